@@ -17,6 +17,7 @@ use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -224,23 +225,23 @@ impl Disk for RealDisk {
         // Without this flag, a write after `set_len` would leave a hole. `OpenOptions::append` does
         // not allow `truncate`.
         options.custom_flags(libc::O_APPEND);
-        Ok(Arc::new(RealFile(options.open(path)?)))
+        Ok(Arc::new(RealFile::new(options.open(path)?)))
     }
 
     fn create_new(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let file = OpenOptions::new().append(true).create_new(true).mode(FILE_MODE).open(path)?;
-        Ok(Arc::new(RealFile(file)))
+        Ok(Arc::new(RealFile::new(file)))
     }
 
     fn open_append(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let file = OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path)?;
-        Ok(Arc::new(RealFile(file)))
+        Ok(Arc::new(RealFile::new(file)))
     }
 
     fn open_locked(&self, path: &Path) -> io::Result<Option<Arc<dyn DiskFile>>> {
         loop {
             let file = OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path)?;
-            let file = RealFile(file);
+            let file = RealFile::new(file);
             if !file.lock()? {
                 return Ok(None);
             }
@@ -307,8 +308,25 @@ impl Disk for RealDisk {
     }
 }
 
+/// A file, and whether it is locked.
 #[derive(Debug)]
-struct RealFile(File);
+struct RealFile(File, AtomicBool);
+
+impl RealFile {
+    fn new(file: File) -> Self {
+        RealFile(file, AtomicBool::new(false))
+    }
+}
+
+impl Drop for RealFile {
+    fn drop(&mut self) {
+        if *self.1.get_mut() {
+            // A process that another thread is just starting has the file open too, until it runs
+            // its program, and would keep the lock.
+            let _ = flock(&self.0, FlockOperation::Unlock);
+        }
+    }
+}
 
 impl DiskFile for RealFile {
     fn write(&self, bytes: &[u8]) -> io::Result<usize> {
@@ -339,7 +357,10 @@ impl DiskFile for RealFile {
 
     fn lock(&self) -> io::Result<bool> {
         match flock(&self.0, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                self.1.store(true, Ordering::Relaxed);
+                Ok(true)
+            }
             Err(Errno::WOULDBLOCK) => Ok(false),
             Err(error) => Err(error.into()),
         }
@@ -389,6 +410,13 @@ mod tests {
         assert!(disk.open_locked(&folder.join("b")).unwrap().is_none());
         drop(replaced);
         assert!(disk.open_locked(&folder.join("b")).unwrap().is_some());
+        // As a process has it that is being started.
+        let locked = RealFile::new(File::open(folder.join("b")).unwrap());
+        assert!(locked.lock().unwrap());
+        let inherited = locked.0.try_clone().unwrap();
+        drop(locked);
+        assert!(disk.open_locked(&folder.join("b")).unwrap().is_some());
+        drop(inherited);
         disk.remove(&folder.join("b")).unwrap();
         assert!(disk.list(&folder).unwrap().is_empty());
     }
