@@ -180,10 +180,14 @@ impl Run {
 
     /// Waits until no rewrite is under way. Whether the last one has succeeded.
     fn settle(&mut self) -> bool {
-        for _ in 0..20_000 {
+        for round in 0..30_000 {
             let idle = ["aof_rewrite_in_progress:0", "aof_rewrite_scheduled:0"];
             if idle.into_iter().all(|line| self.is(line)) {
                 return self.is("aof_last_bgrewrite_status:ok");
+            }
+            if round > 1000 {
+                // A busy disk may take seconds to sync.
+                std::thread::sleep(std::time::Duration::from_millis(1));
             }
         }
         self.fail("a rewrite does not end");
