@@ -69,19 +69,14 @@ impl OnTheWay {
 
     /// Keeps the permits for which `keep` returns true. Another client may have asked for some of
     /// them again: that one knows of them.
-    pub fn retain_permits(&mut self, mut keep: impl FnMut(&Handed, DbIndex, &[u8], &[u8]) -> bool) {
-        for mut handed in std::mem::take(&mut self.all) {
-            if let What::Permits { database, key, permits } = &mut handed.what {
-                let (database, key, all) = (*database, key.clone(), std::mem::take(permits));
-                let kept = all.into_iter().filter(|permit| keep(&handed, database, &key, permit));
-                let permits: Vec<Box<[u8]>> = kept.collect();
-                if permits.is_empty() {
-                    continue;
-                }
-                handed.what = What::Permits { database, key, permits };
+    pub fn retain_permits(&mut self, keep: impl Fn(ClientId, DbIndex, &[u8], &[u8]) -> bool) {
+        self.all.retain_mut(|handed| match &mut handed.what {
+            What::Permits { database, key, permits } => {
+                permits.retain(|permit| keep(handed.client, *database, key, permit));
+                !permits.is_empty()
             }
-            self.all.push(handed);
-        }
+            What::Served { .. } => true,
+        });
         self.permits_max = 2 * self.all.len();
     }
 }

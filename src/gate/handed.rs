@@ -10,7 +10,7 @@ use crate::client::handed::{Handed, What};
 use crate::clock::Deadline;
 use crate::collections::hash_slot::HashSlot;
 use crate::config::KeyspaceEvents;
-use crate::gate::{effect, publish};
+use crate::gate::{effect, permits, publish};
 use crate::keyspace::DbIndex;
 use crate::resp::args::Args;
 use crate::resp::number;
@@ -47,9 +47,9 @@ pub fn know_permits(
     (database, key): (DbIndex, &[u8]),
     known: &[&[u8]],
 ) {
-    if !core.state.handed.is_empty() {
-        core.state.handed.retain_permits(|handed, its_database, its_key, permit| {
-            handed.client == client
+    if !known.is_empty() && !core.state.handed.is_empty() {
+        core.state.handed.retain_permits(|its_client, its_database, its_key, permit| {
+            its_client == client
                 || its_database != database
                 || its_key != key
                 || !known.contains(&permit)
@@ -229,29 +229,12 @@ fn repeat(
 }
 
 /// Removes permits of which no client has learnt.
-fn give_permits_back(core: &mut Core, (database, key): (DbIndex, &[u8]), permits: &[Box<[u8]>]) {
-    let removed = core.keyspace.in_database(database, |keyspace| {
-        let key = keyspace.key(key);
-        let slot = keyspace.slot_of::<SortedSet>(key).ok()??;
-        let view = keyspace.view::<SortedSet>(slot).ok()?;
-        let held = permits.iter().filter(|permit| view.score(permit).is_some());
-        let held: Vec<&[u8]> = held.map(|permit| &**permit).collect();
-        if held.is_empty() {
-            return None;
-        }
-        keyspace.edit::<SortedSet, _>(slot, |set| {
-            for permit in &held {
-                set.remove(permit);
-            }
-        });
-        keyspace.changed_by(held.len() as u64, KeyspaceEvents::LOCK, "semrelease", key.bytes);
-        keyspace.delete_if_empty::<SortedSet>(slot, key);
-        Some(held)
+fn give_permits_back(core: &mut Core, (database, key): (DbIndex, &[u8]), given: &[Box<[u8]>]) {
+    permits::remove(core, (database, key), "semrelease", |view| {
+        let held = given.iter().filter(|permit| view.score(permit).is_some());
+        held.map(|permit| permit.to_vec()).collect()
     });
-    let Some(removed) = removed else { return };
     if !core.keyspace.events.is_empty() {
         publish::publish_events(core);
     }
-    let request: Vec<&[u8]> = [&b"ZREM"[..], key].into_iter().chain(removed).collect();
-    repeat(core, (database, key), &request, None);
 }

@@ -12,7 +12,7 @@ use crate::keyspace::DbIndex;
 use crate::keyspace::permits::PermitSession;
 use crate::state::{Core, State};
 use crate::types::lock;
-use crate::types::sorted_set::{Limits, SortedSet};
+use crate::types::sorted_set::{Limits, SortedSet, SortedSetView};
 
 /// A look this late means that the server stood still: a long script, a pause, a stopped process.
 /// Unit: microseconds.
@@ -48,32 +48,42 @@ pub fn remove_ended(core: &mut Core, database: DbIndex, key: &[u8]) {
         return;
     }
     let now_ms = core.state.now.unix().0 as f64;
-    let ended = core.keyspace.in_database(database, |keyspace| {
-        let name = keyspace.key(key);
-        let slot = keyspace.find_quietly(name)?;
-        let view = keyspace.view::<SortedSet>(slot).ok()?;
+    remove(core, (database, key), "semexpired", |view| {
         // Another kind of sorted set is left alone.
         if view.iter().any(|(_, member)| !lock::is_permit(member.as_ref())) {
-            return None;
+            return Vec::new();
         }
         let ended = view.iter().take_while(|(until, _)| *until < now_ms);
-        let ended: Vec<Vec<u8>> = ended.map(|(_, permit)| permit.as_ref().to_vec()).collect();
-        if ended.is_empty() {
+        ended.map(|(_, permit)| permit.as_ref().to_vec()).collect()
+    });
+}
+
+/// Removes the permits of a semaphore that `which` chooses: here, in the log and at replicas.
+pub fn remove(
+    core: &mut Core,
+    (database, key): (DbIndex, &[u8]),
+    event: &'static str,
+    which: impl FnOnce(&SortedSetView<'_>) -> Vec<Vec<u8>>,
+) {
+    let removed = core.keyspace.in_database(database, |keyspace| {
+        let name = keyspace.key(key);
+        let slot = keyspace.find_quietly(name)?;
+        let permits = which(&keyspace.view::<SortedSet>(slot).ok()?);
+        if permits.is_empty() {
             return None;
         }
         keyspace.edit::<SortedSet, _>(slot, |set| {
-            for permit in &ended {
+            for permit in &permits {
                 set.remove(permit);
             }
         });
-        let count = ended.len() as u64;
-        keyspace.changed_by(count, KeyspaceEvents::LOCK, "semexpired", key);
+        keyspace.changed_by(permits.len() as u64, KeyspaceEvents::LOCK, event, key);
         keyspace.delete_if_empty::<SortedSet>(slot, name);
-        Some(ended)
+        Some(permits)
     });
-    if let Some(ended) = ended.filter(|_| core.state.effects.is_heard()) {
+    if let Some(removed) = removed.filter(|_| core.state.effects.is_heard()) {
         let apart = core.state.effects.begin_apart();
-        let permits = ended.iter().map(Vec::as_slice);
+        let permits = removed.iter().map(Vec::as_slice);
         let request: Vec<&[u8]> = [&b"ZREM"[..], key].into_iter().chain(permits).collect();
         core.state.effects.push(database, request.into_iter());
         core.state.effects.end_apart(apart);
