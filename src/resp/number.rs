@@ -223,11 +223,8 @@ pub fn format_double_17g(value: f64) -> NumberText {
         return format_i64(value as i64);
     }
     let mut text = NumberText::new();
-    if push_special(&mut text, value) {
+    if push_special_or_sign(&mut text, value) {
         return text;
-    }
-    if value < 0.0 {
-        text.push(b"-");
     }
     let (digits, exponent) = round_to_17_digits(value.abs());
     let mut buffer = itoa::Buffer::new();
@@ -244,11 +241,8 @@ pub fn format_double_17g(value: f64) -> NumberText {
 /// zeros.
 pub fn format_double_digits(value: f64, count: usize) -> NumberText {
     let mut text = NumberText::new();
-    if push_special(&mut text, value) {
+    if push_special_or_sign(&mut text, value) {
         return text;
-    }
-    if value < 0.0 {
-        text.push(b"-");
     }
     // The shortest digits that distinguish this double are the nearest `count` digits, if `count`
     // digits suffice: no two decimals of 15 digits round to the same double. Rounding the exact
@@ -277,11 +271,8 @@ pub fn format_double_digits(value: f64, count: usize) -> NumberText {
 /// exponent if that adds few zeros, and with no zero before a digit of an exponent.
 pub fn format_shortest(value: f64) -> NumberText {
     let mut text = NumberText::new();
-    if push_special(&mut text, value) {
+    if push_special_or_sign(&mut text, value) {
         return text;
-    }
-    if value < 0.0 {
-        text.push(b"-");
     }
     let mut buffer = zmij::Buffer::new();
     let decimal = Decimal::of(buffer.format_finite(value.abs()).as_bytes());
@@ -306,8 +297,8 @@ pub fn format_shortest(value: f64) -> NumberText {
     text
 }
 
-/// Zeros, infinities and NaN; returns whether it was one.
-fn push_special(text: &mut NumberText, value: f64) -> bool {
+/// Zeros, infinities and NaN; returns whether it was one. Of other numbers the sign.
+fn push_special_or_sign(text: &mut NumberText, value: f64) -> bool {
     let special: &[u8] = match value {
         0.0 if value.is_sign_negative() => b"-0",
         0.0 => b"0",
@@ -317,7 +308,12 @@ fn push_special(text: &mut NumberText, value: f64) -> bool {
         // one.
         _ if value.is_nan() && value.is_sign_negative() => b"-nan",
         _ if value.is_nan() => b"nan",
-        _ => return false,
+        _ => {
+            if value < 0.0 {
+                text.push(b"-");
+            }
+            return false;
+        }
     };
     text.push(special);
     true
