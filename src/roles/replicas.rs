@@ -341,7 +341,6 @@ fn choose_version(core: &mut Core, due: &mut Due) {
     let ours = core.state.volatile_version();
     // A file is this server's own too.
     let mut chosen = (!due.by_pipe).then_some(ours);
-    let by_file = !due.by_pipe;
     let now_us = core.state.now.boot_us;
     let mut refused = Vec::new();
     due.replicas.retain(|&id| {
@@ -357,7 +356,7 @@ fn choose_version(core: &mut Core, due: &mut Due) {
         };
         match read {
             Some(read) if *chosen.get_or_insert(read) == read => true,
-            Some(_) if !by_file => false,
+            Some(_) if due.by_pipe => false,
             _ => {
                 refused.extend((waited_us >= REFUSED_AFTER_US).then_some(id));
                 false
