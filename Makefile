@@ -7,7 +7,7 @@ PEERS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := build
-.PHONY: build help run check deny test bench bench-peers bench-locks bench-cluster peer peer-valkey clients cluster crash crossings random failover locks sentinel simulate fuzz miri doc install uninstall page dist dist-check recipes release image image-static package-test package-tools
+.PHONY: build help run check deny test bench bench-peers bench-locks bench-cluster bench-guard peer peer-redis8 peer-valkey public-scripts clients cluster mixed-cluster crash crossings random failover locks sentinel simulate fuzz miri doc install uninstall page dist dist-check recipes release image image-static package-test package-tools
 
 # Kernels of arm64 have pages of 4, 16 or 64 KB; an allocator that is built for one size serves it and the smaller ones.
 MACHINE := $(shell uname -m)
@@ -57,11 +57,18 @@ bench-locks: build ## hand-over, memory and leases of locks beside Redisson, red
 bench-cluster: build ## memory and CPU of a cluster, its gaps and moves of slots, beside Redis and Valkey
 	PEERS="$(PEERS)" benches/cluster/run $(TARGET)/release/latchkey $(ARGS)
 
+bench-guard: ## instructions of fourteen paths, at most 3% above the committed ones (needs valgrind); ARGS="--only GET" measures one, "--write" records
+	$(CARGO) build --profile quick
+	benches/guard/run $(TARGET)/quick/latchkey $(ARGS)
+
 peer: ## transcripts, random commands, and Redis's own test suite, beside the real Redis; ARGS="unit/expire" runs files of the suite
 	tests/peer/run $(ARGS)
 
 peer-valkey: ## Valkey's own test suite with compatible-with valkey-9; ARGS="unit/expire" runs files of it, PEERS may name its server
 	PEERS="$(PEERS)" tests/peer/run --valkey $(ARGS)
+
+peer-redis8: ## transcripts beside a real Redis 8.6.3, then its own test suite with compatible-with redis-8; PEERS may name its server
+	PEERS="$(PEERS)" tests/peer/run --redis8 $(ARGS)
 
 clients: ## real clients in their languages against this server; ARGS="redis-py jedis" names some
 	tests/clients/run $(ARGS)
@@ -82,12 +89,20 @@ sentinel: ## the sentinel tests of Redis's suite, real sentinels over this serve
 	$(CARGO) build
 	tests/peer/sentinel $(TARGET)/debug/latchkey $(ARGS)
 
+public-scripts: ## scripts of public queue, lock and limiter libraries beside Redis (REDIS names another); ARGS="--seed 7 --calls 100"
+	$(CARGO) build
+	LATCHKEY=$(TARGET)/debug/latchkey tests/peer/public-scripts $(ARGS)
+
 crossings: ## random requests from the whole grammar; all that keeps the data agrees; ARGS="--seed 7" repeats one, "--seeds 1000 --from 1" runs many
 	CROSSINGS="$(ARGS)" $(CARGO) test --test it crossings:: -- --ignored --nocapture
 
 cluster: ## the cluster tests of Redis's suite over 20 nodes of this server; REDIS_SOURCE may name its source, ARGS="failover" units
 	$(CARGO) build
 	tests/peer/cluster $(TARGET)/debug/latchkey $(ARGS)
+
+mixed-cluster: ## three nodes of a peer (PEERS names its server, or redis-server is in PATH) beside three of this one; ARGS="compatible-with redis-8"
+	$(CARGO) build
+	tests/peer/mixed-cluster $(TARGET)/debug/latchkey $(or $(lastword $(subst =, ,$(firstword $(PEERS)))),$(shell command -v redis-server)) $(ARGS)
 
 # Any 64-bit number; what a run printed repeats it.
 DRAWN := $(shell od -An -N6 -tu8 /dev/urandom | tr -d ' ')

@@ -17,6 +17,31 @@ use crate::sys::system;
 /// second, give or take some milliseconds, and none of these wakes may be too early.
 pub const ABOUT_A_SECOND_US: i64 = 950_000;
 
+/// When a part of the server has to run next, on the boot-time clock. The earliest is the least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Due(i64);
+
+impl Due {
+    /// There is work that waits for nothing.
+    pub const NOW: Self = Due(i64::MIN);
+    /// An event will come first.
+    pub const NEVER: Self = Due(i64::MAX);
+
+    pub fn now_if(has_work: bool) -> Self {
+        if has_work { Due::NOW } else { Due::NEVER }
+    }
+
+    /// At this time, if there is one: boot-time clock, microseconds.
+    pub fn at(us: impl Into<Option<i64>>) -> Self {
+        us.into().map_or(Due::NEVER, Due)
+    }
+
+    /// The time left.
+    pub fn left(self, now_us: i64) -> Duration {
+        Duration::from_micros(u64::try_from(self.0.saturating_sub(now_us)).unwrap_or(0))
+    }
+}
+
 /// Milliseconds since 1970-01-01 00:00 UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnixMillis(pub i64);
@@ -129,7 +154,7 @@ impl Now {
 
     /// As [`Self::wall_offset_ms`], rounded up, so that a deadline sent as a Unix time never comes
     /// earlier at another server: it may be a lock's.
-    pub fn told_offset_ms(&self) -> i64 {
+    pub fn shown_offset_ms(&self) -> i64 {
         -(self.boot_us - self.wall_us).div_euclid(1000)
     }
 
@@ -205,7 +230,7 @@ impl Clock {
                     ignores_deadlines: false,
                 }
             }
-            Clock::Manual(clock) => clock.look(),
+            Clock::Manual(clock) => clock.read(),
         }
     }
 
@@ -240,7 +265,7 @@ impl ManualClock {
         ManualClock { time: Arc::new(time) }
     }
 
-    fn look(&self) -> Now {
+    fn read(&self) -> Now {
         let ManualTime { wall_us, boot_us, tick_us, .. } = &*self.time;
         let tick_us = tick_us.load(Ordering::SeqCst);
         Now {
@@ -318,7 +343,7 @@ mod tests {
             let wall = 1_700_000_000_000_000 + offset_us;
             let at = |boot_us| Now { wall_us: wall + boot_us, boot_us, ignores_deadlines: false };
             let granted = at(grant_us);
-            let told = granted.after(20).unix(granted.told_offset_ms());
+            let told = granted.after(20).unix(granted.shown_offset_ms());
             // A server with another boot-time clock, whose wall clock is the same.
             for ahead_us in [0, 1, 300, 999] {
                 let elsewhere = |us: i64| Now { boot_us: us + ahead_us, ..at(us) };

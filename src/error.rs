@@ -56,6 +56,8 @@ pub enum CommandError {
 }
 
 /// Texts shared by several families.
+pub const WRONG_NUMBER: &str = "ERR wrong number of arguments";
+
 impl CommandError {
     /// `numkeys` is not a positive number.
     pub const FEW_KEYS: Self = CommandError::Text("ERR numkeys should be greater than 0");
@@ -70,6 +72,9 @@ impl CommandError {
         CommandError::Text("ERR timeout is not an integer or out of range");
     pub const TIMEOUT_NEGATIVE: Self = CommandError::Text("ERR timeout is negative");
     pub const TIMEOUT_OUT_OF_RANGE: Self = CommandError::Text("ERR timeout is out of range");
+    /// Without the name of the command.
+    pub const WRONG_NUMBER: Self = CommandError::Text(WRONG_NUMBER);
+    pub const UNKNOWN_ARGUMENT: Self = CommandError::Text("ERR unknown argument");
     /// Options of EXPIRE and HEXPIRE that exclude each other.
     pub const NX_WITH_OTHERS: Self =
         CommandError::Text("ERR NX and XX, GT or LT options at the same time are not compatible");

@@ -68,7 +68,7 @@ bitflags! {
         const TAKES_HIGHEST = 1 << 34;
         /// Takes a random element, without further arguments.
         const TAKES_RANDOM = 1 << 35;
-        /// EXEC tests it before it runs anything: LOCK.GUARD.
+        /// EXEC tests it before it runs anything: LOCK.GUARD, XGUARD.
         const GUARDS = 1 << 36;
         /// A client's ASKING stays in effect after it: ASKING itself.
         const KEEPS_ASKING = 1 << 37;
@@ -284,6 +284,10 @@ impl KeySpec {
     pub const RW_UPDATE: &'static [KeySpec] = &[key(1, KeyFlags::RW_UPDATE)];
     pub const RW_DELETE: &'static [KeySpec] = &[key(1, KeyFlags::RW_DELETE)];
     pub const OW_UPDATE: &'static [KeySpec] = &[key(1, KeyFlags::OW_UPDATE)];
+
+    pub const fn noted(self, notes: &'static str) -> KeySpec {
+        KeySpec { notes: Some(notes), ..self }
+    }
 }
 
 /// One key at argument `index`.

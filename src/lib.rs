@@ -12,9 +12,10 @@
 //! figures                                  the table of all that is counted and measured
 //! roles                                    a primary and its replicas, and the change between the roles
 //! durability                               saving, the append-only file, and loading
+//! waiting                                  waits: how they begin, are served, and end
 //! gate                                     how every command runs, whoever sends it
 //! state                                    what the server owns besides the keyspace; what a command is
-//! client                                   a client's state: protocol, transaction, blocking, tracking
+//! client                                   a client's state: protocol, transaction, tracking; all waits
 //! net                                      bytes in and out
 //! script  persist  replication  cluster    pass requests up to be run; never run one themselves
 //! keyspace  pubsub  acl  config  stats     what commands act upon
@@ -49,6 +50,7 @@ pub mod state;
 pub mod stats;
 pub mod sys;
 pub mod types;
+pub mod waiting;
 
 // Miri knows no foreign allocator.
 #[cfg(not(miri))]

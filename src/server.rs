@@ -20,25 +20,25 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use mio::net::UnixStream;
-use mio::{Events, Token, Waker};
+use mio::{Events, Waker};
 
-use crate::durability::persistence;
+use crate::clock::Due;
+use crate::durability::{persistence, scripts};
 use crate::gate::effect::note_deletions_apart;
 use crate::gate::evict::evict;
 use crate::gate::limits::evict_clients;
 use crate::gate::publish::publish_events;
-use crate::gate::{confirm, handed, locks, sessions, tracking, waking};
-use crate::http;
+use crate::gate::{handed, locks, sessions, tracking};
 use crate::keyspace::waiting::Until;
-use crate::net::primary::PRIMARY;
 use crate::persist::aof::log::Fatal;
 use crate::roles::following;
-use crate::roles::{arriving, cluster, failover, moving, replicas, slots};
+use crate::roles::{arriving, cluster, failover, moving, promoted, replicas, slots};
 use crate::state::{Core, State, Task};
 use crate::sys::log::warning;
 use crate::sys::process::{self, Supervisor};
 use crate::sys::random;
-use intake::Intake;
+use crate::waiting::{confirm, waking};
+use intake::{Intake, note_readiness};
 
 pub mod accept;
 mod batch;
@@ -68,12 +68,6 @@ const EXPIRE_BUCKETS: usize = 400;
 /// A turn after which others may have the processor, if the next one only goes on with its work.
 /// Unit: microseconds.
 const LONG_TURN_US: u64 = 400;
-
-/// The waker's token. Listeners' tokens count down from the next lower number.
-const WAKER: Token = Token(usize::MAX - 1);
-const FIRST_LISTENER: usize = usize::MAX - 2;
-const LISTENERS_MAX: usize = 64;
-const _: () = assert!(PRIMARY.0 == FIRST_LISTENER - LISTENERS_MAX);
 
 /// The server.
 pub struct Server {
@@ -179,6 +173,25 @@ impl Server {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
             _ => {}
         }
+        self.begin_turn(events);
+        self.take_in(events);
+        self.run_requests();
+        // The stream must end with the data that SHUTDOWN has saved: a replica with more data could
+        // not continue when this server is back.
+        if !self.stopping {
+            self.settle();
+        }
+        self.make_durable();
+        if self.ending == Ending::WithoutChanges {
+            // No reply may leave.
+            return Ok(());
+        }
+        self.send();
+        self.end_turn();
+        Ok(())
+    }
+
+    fn begin_turn(&mut self, events: &Events) {
         self.core.state.stats.timing.begin_turn();
         self.note_activity(events);
         self.sample_clock();
@@ -186,11 +199,12 @@ impl Server {
         self.take_signal();
         self.expire_fields();
         self.core.state.stats.timing.start();
-        // Before the clients, so that they see the primary's earlier changes, or its loss.
-        http::look(&mut self.core.state, events);
-        following::look(&mut self.core.state, events);
-        cluster::look(&mut self.core.state, events);
-        moving::look(&mut self.core.state, events);
+    }
+
+    /// Reads what has arrived. Other servers come first, so that clients see the primary's earlier
+    /// changes, or its loss.
+    fn take_in(&mut self, events: &Events) {
+        note_readiness(&mut self.core.state, events);
         cluster::turn(&mut self.core.state);
         following::turn(&mut self.core);
         cluster::act(&mut self.core);
@@ -199,6 +213,10 @@ impl Server {
         // is found expired.
         self.core.by_time(sessions::on_time);
         self.core.by_time(locks::on_time);
+    }
+
+    /// Runs the clients' requests, and serves the clients that wait for what these have changed.
+    fn run_requests(&mut self) {
         self.clients().run_batch();
         self.clients().read_returned();
         self.core.by_time(waking::on_time);
@@ -208,32 +226,40 @@ impl Server {
         self.core.by_time(moving::turn);
         arriving::turn(&mut self.core.state);
         self.do_tasks();
-        // The stream must end with the data that SHUTDOWN has saved: a replica with more data could
-        // not continue when this server is back.
-        if !self.stopping {
-            self.core.by_time(sessions::on_time);
-            self.core.by_time(locks::on_time);
-            self.expire();
-            self.evict();
-            waking::retry(&mut self.core);
-            // Locks that have just expired are granted to the next clients in this turn.
-            waking::serve(&mut self.core);
-            failover::turn(&mut self.core);
-            cluster::end_turn(&mut self.core);
-            replicas::ask_for_acks(&mut self.core.state);
-        }
+    }
+
+    /// Makes the changes that are due, and those that a role or a limit demands.
+    fn settle(&mut self) {
+        self.core.by_time(sessions::on_time);
+        self.core.by_time(locks::on_time);
+        self.expire();
+        self.evict();
+        waking::retry(&mut self.core);
+        // Locks that have just expired are granted to the next clients in this turn.
+        waking::serve(&mut self.core);
+        failover::turn(&mut self.core);
+        promoted::turn(&mut self.core);
+        cluster::end_turn(&mut self.core);
+        replicas::ask_for_acks(&mut self.core.state);
+        self.core.by_time(scripts::turn);
+    }
+
+    /// Writes the turn's changes to the AOF, before replies that show them are sent.
+    fn make_durable(&mut self) {
         self.invalidate();
         self.persist();
-        if self.ending == Ending::WithoutChanges {
-            // No reply may leave.
-            return Ok(());
-        }
+    }
+
+    /// Sends replies, and what other servers are to know.
+    fn send(&mut self) {
         slots::turn(&mut self.core);
         replicas::turn(&mut self.core);
-        self.clients().flush();
+        self.clients().send();
+        self.core.keyspace.end_loans();
+    }
+
+    fn end_turn(&mut self) {
         persistence::walk(&mut self.core);
-        self.clients().run_handshakes();
-        http::turn(&mut self.core);
         evict_clients(&mut self.core.state);
         if !self.stopping {
             self.cron_if_due();
@@ -242,9 +268,9 @@ impl Server {
         self.core.by_time(confirm::take_back_given_up);
         self.core.by_time(locks::take_back);
         self.core.by_time(handed::take_back);
+        self.core.state.clients.informed = Default::default();
         self.core.state.stats.timing.end_turn();
         self.turns.fetch_add(1, Ordering::Release);
-        Ok(())
     }
 
     /// The part of the turn that concerns clients.
@@ -258,75 +284,76 @@ impl Server {
     /// and would otherwise let requests wait for a whole time slice of this thread.
     fn gives_way(&self) -> bool {
         let state = &self.core.state;
-        let goes_on = !state.clients.to_read.is_empty()
-            || cluster::wants_turn(state)
-            || moving::wants_turn(state)
-            || slots::wants_turn(state);
-        goes_on && state.stats.timing.last_turn_us() >= LONG_TURN_US
+        let is_long = state.stats.timing.last_turn_us() >= LONG_TURN_US;
+        let due = || cluster::due(state).min(moving::due(state)).min(slots::due(state));
+        is_long && (!state.clients.to_read.is_empty() || due() == Due::NOW)
     }
 
     /// How long to wait for events: until a key may be due, a timeout, or the periodic work.
     fn timeout(&self) -> Option<Duration> {
-        let now_us = self.core.state.now.boot_us;
-        let more = !self.core.state.clients.to_read.is_empty()
-            || !self.core.state.net.pending.resumed.is_empty();
-        let more = more || !self.core.state.net.pending.handshakes.is_empty();
-        let more =
-            more || !self.core.state.tasks.is_empty() || self.core.keyspace.has_awaited_changes();
-        let keys_max = self.core.state.config.tracking_table_max_keys;
-        let work = self.expire_again
-            || self.core.state.persistence.wants_turn(&self.core.keyspace)
-            || self.core.state.replication.has_more
-            || self.core.keyspace.eviction.unfinished
-            || following::wants_turn(&self.core.state)
-            || cluster::wants_turn(&self.core.state)
-            || moving::wants_turn(&self.core.state)
-            || slots::wants_turn(&self.core.state)
-            || self.core.keyspace.tracking.is_over(keys_max);
-        let more = more || self.core.state.net.http.has_work();
-        if work || more || !self.core.state.net.pending.accept_again.is_empty() {
+        let state = &self.core.state;
+        if self.has_work() {
             return Some(Duration::ZERO);
         }
-        let mut wait_us = (self.next_cron_wake_us() - now_us).max(0);
-        if let Some(pause) = self.core.state.pauses.strictest() {
+        let due = [
+            Due::at(self.next_cron_wake_us()),
+            self.due_data(),
+            state.persistence.due(&self.core.keyspace),
+            following::due(state),
+            cluster::due(state),
+            moving::due(state),
+            promoted::due(state),
+            slots::due(state),
+            Due::at(state.waits.deadlines.next_us()),
+            sessions::due(&self.core),
+            locks::due(&self.core),
+            confirm::due(state),
+        ];
+        due.into_iter().min().map(|due| due.left(state.now.boot_us))
+    }
+
+    /// Whether the last turn has left work that waits for nothing.
+    fn has_work(&self) -> bool {
+        let Core { state, keyspace, .. } = &self.core;
+        let pending = &state.net.pending;
+        self.expire_again
+            || !state.clients.to_read.is_empty()
+            || !pending.resumed.is_empty()
+            || !pending.handshakes.is_empty()
+            || !pending.accept_again.is_empty()
+            || !state.tasks.is_empty()
+            || state.replication.has_more
+            || state.net.http.has_work()
+            || keyspace.has_awaited_changes()
+            || waking::may_retry_moves(&self.core)
+            || keyspace.eviction.unfinished
+            || keyspace.tracking.is_over(state.config.tracking_table_max_keys)
+    }
+
+    /// When time changes the data next, or serves a client.
+    fn due_data(&self) -> Due {
+        let Core { state, keyspace, .. } = &self.core;
+        let now_us = state.now.boot_us;
+        let keys = match state.pauses.strictest() {
             // Nothing that time starts changes the data until then.
-            wait_us = wait_us.min((pause.until_us - now_us).max(0));
-        } else if let Some(ms) = self.core.keyspace.next_due_in_ms() {
+            Some(pause) => Due::at(pause.until_us),
             // Part of this turn has passed since the clock was read; the deadline is checked
             // against the next reading.
-            wait_us = wait_us.min(ms.saturating_mul(1000));
-        }
-        if let Some(tick_us) = cluster::next_us(&self.core.state) {
-            wait_us = wait_us.min((tick_us - now_us).max(0));
-        }
-        let moving_us = [moving::next_us(&self.core.state), slots::next_us(&self.core.state)];
-        for us in moving_us.into_iter().flatten() {
-            wait_us = wait_us.min((us - now_us).max(0));
-        }
-        if let Some(call_us) = self.core.state.persistence.next_call_us() {
-            wait_us = wait_us.min((call_us - now_us).max(0));
-        }
-        if let Some(deadline) = self.core.state.blocking.next_deadline_us() {
-            wait_us = wait_us.min((deadline - now_us).max(0));
-        }
-        if self.core.keyspace.waiting.has_postponed(Until::Grants)
-            && self.core.state.is_recovering_locks()
-        {
-            wait_us = wait_us.min(self.core.state.locks_recovered_us - now_us);
-        }
-        let ends_us = [
-            sessions::next_us(&self.core),
-            locks::next_us(&self.core),
-            confirm::next_us(&self.core.state),
-        ];
-        for us in ends_us.into_iter().flatten() {
-            wait_us = wait_us.min((us - now_us).max(0));
-        }
-        if let Some(alarm) = self.core.keyspace.waiting.next_alarm_ms() {
-            let wall_us = self.core.state.now.wall_us;
-            wait_us = wait_us.min(alarm.saturating_mul(1000).saturating_sub(wall_us).max(0));
-        }
-        Some(Duration::from_micros(wait_us as u64))
+            None => {
+                let in_ms = keyspace.next_due_in_ms();
+                Due::at(in_ms.map(|ms| now_us.saturating_add(ms.saturating_mul(1000))))
+            }
+        };
+        let is_recovering =
+            keyspace.waiting.has_postponed(Until::Grants) && state.is_recovering_locks();
+        let recovered = Due::at(is_recovering.then_some(state.locks_recovered_us));
+        let alarm_ms = keyspace.waiting.next_alarm_ms();
+        let boot_us = |wall_ms: i64| {
+            wall_ms.saturating_mul(1000).saturating_sub(state.now.wall_us).saturating_add(now_us)
+        };
+        let claim_ms = keyspace.waiting.next_claim_ms();
+        let claim_us = claim_ms.map(|at_ms| now_us.saturating_add(keyspace.until_lease_us(at_ms)));
+        keys.min(recovered).min(Due::at(alarm_ms.map(boot_us))).min(Due::at(claim_us))
     }
 
     fn sample_clock(&mut self) {
@@ -416,8 +443,7 @@ impl Server {
         }
     }
 
-    /// Writes the turn's changes to the log, before replies that show them are sent. Finishes a
-    /// save.
+    /// Writes the turn's changes to the AOF. Finishes a save.
     fn persist(&mut self) {
         if self.ending == Ending::WithoutChanges {
             return;

@@ -20,6 +20,7 @@ const ROWS: &[&[&str]] = &[
     &["figures"],
     &["roles"],
     &["durability"],
+    &["waiting"],
     &["gate"],
     &["state"],
     &["client"],
@@ -35,6 +36,10 @@ const LINES_MAX: usize = 1000;
 
 /// Maximum arguments of a function, `self` among them, in rooms that act on the whole state.
 const ARGUMENTS_MAX: usize = 4;
+
+/// Functions there whose arguments are no more, but some of them tuples with which they are. A type
+/// has to hold these parts; the number may only fall.
+const TUPLED: usize = 24;
 
 fn source_files() -> Vec<(PathBuf, String)> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src");
@@ -297,39 +302,66 @@ fn no_file_grows_for_ever() {
 /// Comments wrap at this width; drawings, tables and links may be wider.
 const COMMENT_WIDTH_MAX: usize = 100;
 
-/// The number of arguments in a signature that begins with its `(`.
-fn arguments(signature: &str) -> usize {
-    let (mut depth, mut commas, mut last, mut before) = (0, 0, 1, ' ');
-    for (at, character) in signature.char_indices() {
+/// What stands between the commas of a list that begins with its `(`.
+fn list(text: &str) -> Vec<&str> {
+    let (mut depth, mut last, mut before, mut parts) = (0, 1, ' ', Vec::new());
+    for (at, character) in text.char_indices() {
         depth += match character {
             '(' | '[' | '<' => 1,
             '>' if before == '-' => 0,
             ')' | ']' | '>' => -1,
             _ => 0,
         };
-        if depth == 0 {
-            return commas + usize::from(!signature[last..at].trim().is_empty());
+        if depth == 0 || (depth == 1 && character == ',') {
+            parts.push(text[last..at].trim());
+            last = at + 1;
         }
-        if depth == 1 && character == ',' {
-            (commas, last) = (commas + 1, at + 1);
+        if depth == 0 {
+            break;
         }
         before = character;
     }
-    commas
+    parts.retain(|part| !part.is_empty());
+    parts
+}
+
+/// The number of arguments in a signature that begins with its `(`.
+fn arguments(signature: &str) -> usize {
+    list(signature).len()
+}
+
+/// The same, where a tuple counts as its parts.
+fn parts(signature: &str) -> usize {
+    let count = |argument: &&str| {
+        let pattern_end = if argument.starts_with('(') { argument.find("):") } else { None };
+        let (_, kind) = argument[pattern_end.unwrap_or(0)..].split_once(": ").unwrap_or_default();
+        let kind = kind.trim_start_matches("&mut ").trim_start_matches('&');
+        if kind.starts_with('(') { parts_of_kind(kind) } else { 1 }
+    };
+    list(signature).iter().map(count).sum()
+}
+
+fn parts_of_kind(kind: &str) -> usize {
+    let count = |part: &&str| if part.starts_with('(') { parts_of_kind(part) } else { 1 };
+    list(kind).iter().map(count).sum()
 }
 
 #[test]
 fn arguments_are_counted() {
     assert_eq!(arguments("()"), 0);
-    assert_eq!(arguments("(&mut self, (a, b): (u8, [u8; 2]), f: impl Fn(u8, u8) -> u8) {"), 3);
-    assert_eq!(arguments("(\n    core: &mut Core,\n    map: HashMap<u8, u8>,\n) -> (u8, u8)"), 2);
+    let signature = "(&mut self, (a, b): (u8, [u8; 2]), f: impl Fn(u8, u8) -> u8) {";
+    assert_eq!((arguments(signature), parts(signature)), (3, 4));
+    let signature = "(\n    core: &mut Core,\n    map: HashMap<u8, u8>,\n) -> (u8, u8)";
+    assert_eq!((arguments(signature), parts(signature)), (2, 2));
+    let signature = "(at: &(u8, u8), ((a, b), c): ((u8, &[u8]), u8), f: fn((u8, u8)))";
+    assert_eq!((arguments(signature), parts(signature)), (3, 6));
 }
 
 #[test]
 fn functions_that_act_on_the_whole_state_take_few_arguments() {
-    let mut counted = 0;
+    let (mut counted, mut tupled) = (0, Vec::new());
     for (path, text) in source_files() {
-        if !matches!(&*module_of(&path), "roles" | "durability" | "gate") {
+        if !matches!(&*module_of(&path), "roles" | "durability" | "waiting" | "gate") {
             continue;
         }
         let lines = without_tests(&path, &text);
@@ -340,8 +372,13 @@ fn functions_that_act_on_the_whole_state_take_few_arguments() {
             let end = lines.len().min(number + 20);
             let rest = [rest, &lines[number + 1..end].join("\n")].join("\n");
             let generic = rest[name.len()..].starts_with('<').then(|| rest.find(">(")).flatten();
-            let count = arguments(&rest[generic.map_or(name.len(), |at| at + 1)..]);
+            let signature = &rest[generic.map_or(name.len(), |at| at + 1)..];
+            let count = arguments(signature);
             counted += 1;
+            let parts = parts(signature);
+            if parts > ARGUMENTS_MAX {
+                tupled.push(format!("{}:{}: {name}: {parts}", path.display(), number + 1));
+            }
             assert!(
                 count <= ARGUMENTS_MAX,
                 "{}:{}: {name} takes {count} arguments: a type has to hold some of them",
@@ -351,6 +388,12 @@ fn functions_that_act_on_the_whole_state_take_few_arguments() {
         }
     }
     assert!(counted > 500, "{counted} functions were found");
+    assert!(
+        tupled.len() <= TUPLED,
+        "{} functions take more than {ARGUMENTS_MAX} arguments in tuples, {TUPLED} are known: {tupled:#?}",
+        tupled.len()
+    );
+    assert!(tupled.len() >= TUPLED, "TUPLED may fall to {}", tupled.len());
 }
 
 #[test]
@@ -372,6 +415,40 @@ fn comments_wrap() {
         }
     }
     assert!(wide.is_empty(), "these comments are wider than {COMMENT_WIDTH_MAX}: {wide:#?}");
+}
+
+/// Tables that rustfmt leaves alone have two lines for a command and one or two for a figure.
+const TABLE_WIDTH_MAX: usize = 160;
+
+#[test]
+fn only_tables_are_left_unformatted() {
+    let (mut tables, mut faults) = (0, Vec::new());
+    for (path, text) in source_files() {
+        let mut lines = text.lines().enumerate();
+        while let Some((index, line)) = lines.next() {
+            if !code_of(line).contains("rustfmt::skip") {
+                continue;
+            }
+            let place = format!("{}:{}", path.display(), index + 1);
+            let head = lines.next().map_or("", |(_, head)| head);
+            let is_const = head.starts_with("const ") || head.starts_with("pub const ");
+            let is_table = [": &[CommandSpec] =", ": CommandSpec =", ": &[Row] ="]
+                .iter()
+                .any(|kind| head.contains(kind));
+            if line != "#[rustfmt::skip]" || !is_const || !is_table {
+                faults.push(format!("{place}: no const table of commands or figures"));
+                continue;
+            }
+            tables += 1;
+            for (index, row) in lines.by_ref().take_while(|(_, row)| !row.ends_with(';')) {
+                if row.chars().count() > TABLE_WIDTH_MAX || row.ends_with(' ') {
+                    faults.push(format!("{}:{}: too wide", path.display(), index + 1));
+                }
+            }
+        }
+    }
+    assert!(tables > 60, "{tables} tables");
+    assert!(faults.is_empty(), "{faults:#?}");
 }
 
 /// Limits that the configuration sets for clients. What comes from a file or from the primary must
@@ -409,6 +486,7 @@ const GUESSABLE: &[(&str, usize, &str)] = &[
     ("command/string/hyperloglog.rs", 1, "PFSELFTEST"),
     ("keyspace/evict.rs", 3, "candidates for eviction, LFU's counter"),
     ("keyspace/tracking.rs", 1, "which key is forgotten when there are too many"),
+    ("stats/hot_keys.rs", 1, "which keys a sample of HOTKEYS has"),
     ("sys/disk/model.rs", 2, "what a disk of tests loses in a crash"),
     ("sys/random.rs", 2, "seeds this thread's generator"),
     ("types/hash.rs", 2, "HRANDFIELD"),

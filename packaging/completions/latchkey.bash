@@ -33,17 +33,21 @@ _latchkey() {
   --dynamic-hz) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
   --acl-pubsub-default) mapfile -t COMPREPLY < <(compgen -W "allchannels resetchannels" -- "$word"); return ;;
   --busy-script-policy) mapfile -t COMPREPLY < <(compgen -W "wait kill-readonly rollback" -- "$word"); return ;;
-  --maxmemory-policy) mapfile -t COMPREPLY < <(compgen -W "volatile-lru volatile-lfu volatile-random volatile-ttl allkeys-lru allkeys-lfu allkeys-random noeviction" -- "$word"); return ;;
+  --script-cache-persist) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --maxmemory-policy) mapfile -t COMPREPLY < <(compgen -W "volatile-lru volatile-lfu volatile-random volatile-ttl allkeys-lru allkeys-lfu allkeys-random noeviction volatile-lrm allkeys-lrm" -- "$word"); return ;;
   --lazyfree-lazy-eviction) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
   --lazyfree-lazy-expire) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
   --lazyfree-lazy-server-del) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
   --lazyfree-lazy-user-del) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
   --lazyfree-lazy-user-flush) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
   --activerehashing) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
-  --activedefrag) mapfile -t COMPREPLY < <(compgen -W "no" -- "$word"); return ;;
+  --activedefrag) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
   --jemalloc-bg-thread) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
   --disable-thp) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
   --oom-score-adj) mapfile -t COMPREPLY < <(compgen -W "no yes relative absolute" -- "$word"); return ;;
+  --key-memory-histograms) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --vset-force-single-threaded-execution) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --bitmap-default-roaring) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
   --latency-tracking) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
   --dir) mapfile -t COMPREPLY < <(compgen -d -- "$word"); return ;;
   --stop-writes-on-bgsave-error) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
@@ -53,6 +57,8 @@ _latchkey() {
   --rdb-del-sync-files) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
   --rdb-save-incremental-fsync) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
   --rdb-version-check) mapfile -t COMPREPLY < <(compgen -W "strict relaxed" -- "$word"); return ;;
+  --forkless-infrastructure-enabled) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --bgsave-default-method) mapfile -t COMPREPLY < <(compgen -W "fork forkless" -- "$word"); return ;;
   --appendonly) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
   --appendfsync) mapfile -t COMPREPLY < <(compgen -W "everysec always no" -- "$word"); return ;;
   --no-appendfsync-on-rewrite) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
@@ -68,12 +74,14 @@ _latchkey() {
   --replica-ignore-disk-write-errors) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
   --replica-announced) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
   --repl-protect-empty-primary) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
+  --sentinel-step-down) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
   --repl-disable-tcp-nodelay) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
   --repl-diskless-sync) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
-  --repl-diskless-load) mapfile -t COMPREPLY < <(compgen -W "disabled on-empty-db swapdb flush-before-load" -- "$word"); return ;;
+  --repl-diskless-load) mapfile -t COMPREPLY < <(compgen -W "disabled on-empty-db swapdb flush-before-load flushdb" -- "$word"); return ;;
   --dual-channel-replication-enabled) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
   --propagation-error-behavior) mapfile -t COMPREPLY < <(compgen -W "ignore panic panic-on-replicas" -- "$word"); return ;;
   --repl-mptcp) mapfile -t COMPREPLY < <(compgen -W "no" -- "$word"); return ;;
+  --repl-throttling-enabled) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
   --cluster-enabled) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
   --cluster-preferred-endpoint-type) mapfile -t COMPREPLY < <(compgen -W "ip hostname unknown-endpoint" -- "$word"); return ;;
   --cluster-require-full-coverage) mapfile -t COMPREPLY < <(compgen -W "yes no" -- "$word"); return ;;
@@ -146,6 +154,10 @@ _latchkey_options="
     --tls-session-cache-size
     --tls-session-cache-timeout
     --tls-auto-reload-interval
+    --tls-groups
+    --tls-alt-cert-file
+    --tls-alt-key-file
+    --tls-alt-key-file-pass
     --compatible-with
     --redis-version
     --daemonize
@@ -181,6 +193,8 @@ _latchkey_options="
     --acl-pubsub-default
     --maxclients
     --maxclients-reserved
+    --priority-subnets
+    --priority-preemptive-poll-interval-us
     --client-output-buffer-limit
     --client-query-buffer-limit
     --proto-max-bulk-len
@@ -190,10 +204,14 @@ _latchkey_options="
     --script-undo-limit
     --script-memory-limit
     --script-source-limit
+    --script-cache-persist
+    --script-cache-persist-limit
     --maxmemory
     --maxmemory-policy
     --maxmemory-samples
     --maxmemory-eviction-tenacity
+    --maxmemory-protect
+    --maxmemory-scripts
     --maxmemory-clients
     --lfu-log-factor
     --lfu-decay-time
@@ -216,6 +234,7 @@ _latchkey_options="
     --disable-thp
     --oom-score-adj
     --oom-score-adj-values
+    --key-memory-histograms
     --hash-max-listpack-entries
     --hash-max-listpack-value
     --list-max-listpack-size
@@ -228,6 +247,13 @@ _latchkey_options="
     --hll-sparse-max-bytes
     --stream-node-max-bytes
     --stream-node-max-entries
+    --stream-idmp-duration
+    --stream-idmp-maxsize
+    --vset-force-single-threaded-execution
+    --hash-rdb-load-min-template-entries
+    --hash-rdb-load-max-template-entries
+    --hash-rdb-load-template-disassembly-threshold
+    --bitmap-default-roaring
     --notify-keyspace-events
     --slowlog-log-slower-than
     --slowlog-max-len
@@ -238,6 +264,10 @@ _latchkey_options="
     --latency-monitor-threshold
     --latency-tracking
     --latency-tracking-info-percentiles
+    --slowlog-entry-max-argc
+    --slowlog-entry-max-string-len
+    --hotkeys-top-k
+    --hotkeys-sampling-percentage
     --dir
     --dbfilename
     --save
@@ -248,6 +278,10 @@ _latchkey_options="
     --rdb-del-sync-files
     --rdb-save-incremental-fsync
     --rdb-version-check
+    --backupdirname
+    --backup-sealed-ttl
+    --forkless-infrastructure-enabled
+    --bgsave-default-method
     --appendonly
     --appendfilename
     --appenddirname
@@ -260,6 +294,7 @@ _latchkey_options="
     --aof-timestamp-enabled
     --aof-rewrite-incremental-fsync
     --aof-disable-auto-gc
+    --aof-load-corrupt-tail-max-size
     --lock-min-replicas
     --lock-ack-timeout
     --lock-recovery-delay
@@ -282,6 +317,7 @@ _latchkey_options="
     --wait-all-replicas
     --primary-restart-read-only
     --repl-protect-empty-primary
+    --sentinel-step-down
     --repl-backlog-size
     --repl-backlog-ttl
     --repl-ping-replica-period
@@ -295,6 +331,8 @@ _latchkey_options="
     --propagation-error-behavior
     --repl-mptcp
     --replica-full-sync-buffer-limit
+    --repl-throttling-enabled
+    --repl-compression
     --cluster-enabled
     --cluster-config-file
     --cluster-node-timeout
@@ -327,6 +365,8 @@ _latchkey_options="
     --cluster-slot-migration-log-max-len
     --slot-migration-max-failover-repl-bytes
     --cluster-compatibility-sample-ratio
+    --cluster-slot-migration-handoff-max-lag-bytes
+    --cluster-slot-migration-write-pause-timeout
     --io-threads
     --io-threads-do-reads
     --prefetch-batch-max-size
@@ -334,6 +374,7 @@ _latchkey_options="
     --bio_cpulist
     --aof_rewrite_cpulist
     --bgsave_cpulist
+    --lookahead
     --extended-redis-compatibility
     --import-mode
     --hash-seed

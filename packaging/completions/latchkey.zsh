@@ -54,6 +54,10 @@ _arguments \
   '*--tls-session-cache-size[Maximum number of sessions kept]:tls-session-cache-size:_files' \
   '*--tls-session-cache-timeout[Seconds for which a session is kept]:tls-session-cache-timeout:_files' \
   '*--tls-auto-reload-interval[Seconds between checks whether one of the files was replaced; if so, they are loaded again]:tls-auto-reload-interval:_files' \
+  '*--tls-groups[Groups for the exchange of keys]:tls-groups:_files' \
+  '*--tls-alt-cert-file[A second certificate, of another kind of key]:tls-alt-cert-file:_files' \
+  '*--tls-alt-key-file[Its private key]:tls-alt-key-file:_files' \
+  '*--tls-alt-key-file-pass[Password of this key]:tls-alt-key-file-pass:_files' \
   '*--compatible-with[Server and version to follow where servers contradict each other; its name and version are reported too]:compatible-with:(redis-7.0 redis-7.2 redis-8 valkey-9)' \
   '*--redis-version[Version that INFO, HELLO and LOLWUT report, for clients that check it before they use a feature]:redis-version:_files' \
   '*--daemonize[Runs in the background]:daemonize:(yes no)' \
@@ -89,6 +93,8 @@ _arguments \
   '*--acl-pubsub-default[Channels that a new ACL user may use]:acl-pubsub-default:(allchannels resetchannels)' \
   '*--maxclients[Maximum number of clients]:maxclients:_files' \
   '*--maxclients-reserved[Places of maxclients kept for clients of the Unix socket and of loopback addresses, so that an operator can log in when the others are taken]:maxclients-reserved:_files' \
+  '*--priority-subnets[Networks whose clients get the places of maxclients-reserved]:priority-subnets:_files' \
+  '*--priority-preemptive-poll-interval-us[Microseconds after which a long command lets such clients be served]:priority-preemptive-poll-interval-us:_files' \
   '*--client-output-buffer-limit[Bytes of unread replies at which a client is closed\: at once at the hard limit, after some seconds above the soft limit]:client-output-buffer-limit:_files' \
   '*--client-query-buffer-limit[Maximum bytes of a client'\''s pending requests]:client-query-buffer-limit:_files' \
   '*--proto-max-bulk-len[Maximum bytes of a string in a request]:proto-max-bulk-len:_files' \
@@ -98,10 +104,14 @@ _arguments \
   '*--script-undo-limit[Bytes of old values that are copied while a script runs, for SCRIPT KILL ROLLBACK]:script-undo-limit:_files' \
   '*--script-memory-limit[Maximum bytes of memory that scripts hold in Lua; a script that needs more gets an error]:script-memory-limit:_files' \
   '*--script-source-limit[Maximum bytes of the source of a script or library]:script-source-limit:_files' \
+  '*--script-cache-persist[Sources of scripts survive restarts and failovers\: those loaded, and those that EVAL has sent more than once]:script-cache-persist:(yes no)' \
+  '*--script-cache-persist-limit[Maximum bytes of the sources that survive; the last used ones do]:script-cache-persist-limit:_files' \
   '*--maxmemory[Bytes that data may take; above that, maxmemory-policy applies]:maxmemory:_files' \
-  '*--maxmemory-policy[Which keys are evicted above maxmemory\: of all keys (allkeys-) or of those with a time to live (volatile-), the least recently used (lru), the least frequently used (lfu), random ones (random) or the next to expire (ttl)]:maxmemory-policy:(volatile-lru volatile-lfu volatile-random volatile-ttl allkeys-lru allkeys-lfu allkeys-random noeviction)' \
+  '*--maxmemory-policy[Which keys are evicted above maxmemory\: of all keys (allkeys-) or of those with a time to live (volatile-), the least recently used (lru), the least frequently used (lfu), random ones (random) or the next to expire (ttl)]:maxmemory-policy:(volatile-lru volatile-lfu volatile-random volatile-ttl allkeys-lru allkeys-lfu allkeys-random noeviction volatile-lrm allkeys-lrm)' \
   '*--maxmemory-samples[Keys sampled for each eviction]:maxmemory-samples:_files' \
   '*--maxmemory-eviction-tenacity[How long eviction may take before clients are served again\: from 0, the shortest time, to 100, no limit]:maxmemory-eviction-tenacity:_files' \
+  '*--maxmemory-protect[Patterns of keys that are never evicted]:maxmemory-protect:_files' \
+  '*--maxmemory-scripts[Bytes that sources of scripts may take]:maxmemory-scripts:_files' \
   '*--maxmemory-clients[Bytes that the buffers of all clients may take; above that, the largest clients are closed]:maxmemory-clients:_files' \
   '*--lfu-log-factor[How slowly LFU'\''s access counter saturates\: at 10, after about a million accesses]:lfu-log-factor:_files' \
   '*--lfu-decay-time[Minutes after which LFU'\''s access counter is decremented]:lfu-decay-time:_files' \
@@ -112,7 +122,7 @@ _arguments \
   '*--lazyfree-lazy-user-del[Makes DEL work like UNLINK, as it always does here; GETDEL is replicated as UNLINK]:lazyfree-lazy-user-del:(yes no)' \
   '*--lazyfree-lazy-user-flush[Makes FLUSHALL, FLUSHDB, SCRIPT FLUSH and FUNCTION FLUSH asynchronous unless SYNC is given]:lazyfree-lazy-user-flush:(yes no)' \
   '*--activerehashing[Resizes hash tables in idle time]:activerehashing:(yes no)' \
-  '*--activedefrag[Moves values in memory to reduce fragmentation]:activedefrag:(no)' \
+  '*--activedefrag[Moves values in memory to reduce fragmentation]:activedefrag:(yes no)' \
   '*--active-defrag-cycle-us[Microseconds of a cycle of defragmentation]:active-defrag-cycle-us:_files' \
   '*--active-defrag-ignore-bytes[Bytes of fragmentation below which nothing is moved]:active-defrag-ignore-bytes:_files' \
   '*--active-defrag-threshold-lower[Percentage of fragmentation at which defragmentation starts]:active-defrag-threshold-lower:_files' \
@@ -124,6 +134,7 @@ _arguments \
   '*--disable-thp[Disables transparent huge pages for the process\: they cost memory while a child process saves]:disable-thp:(yes no)' \
   '*--oom-score-adj[How oom-score-adj-values are used\: added to the score at start (relative, yes), as they are (absolute), or not at all (no)]:oom-score-adj:(no yes relative absolute)' \
   '*--oom-score-adj-values[Scores by which the kernel chooses the process to kill when memory runs out]:oom-score-adj-values:_files' \
+  '*--key-memory-histograms[Counts keys by their size]:key-memory-histograms:(yes no)' \
   '*--hash-max-listpack-entries[Maximum number of fields in a hash that is a listpack]:hash-max-listpack-entries:_files' \
   '*--hash-max-listpack-value[Maximum bytes of a field or value in a hash that is a listpack]:hash-max-listpack-value:_files' \
   '*--list-max-listpack-size[Maximum size of a node of a list\: elements if positive; -1 to -5 are 4, 8, 16, 32 and 64 KB]:list-max-listpack-size:_files' \
@@ -136,7 +147,14 @@ _arguments \
   '*--hll-sparse-max-bytes[Maximum bytes of a HyperLogLog that is sparse]:hll-sparse-max-bytes:_files' \
   '*--stream-node-max-bytes[Maximum bytes of a node of a stream]:stream-node-max-bytes:_files' \
   '*--stream-node-max-entries[Maximum number of entries in a node of a stream]:stream-node-max-entries:_files' \
-  '*--notify-keyspace-events[Which keyspace events are published\: to keyspace channels (K), to keyevent channels (E); of generic commands (g), strings ($), lists (l), sets (s), hashes (h), sorted sets (z), streams (t), modules (d), of expired keys (x), evicted keys (e), missed keys (m), new keys (n)]:notify-keyspace-events:_files' \
+  '*--stream-idmp-duration[Seconds for which a stream remembers what producers have added]:stream-idmp-duration:_files' \
+  '*--stream-idmp-maxsize[Entries that a stream remembers of each producer]:stream-idmp-maxsize:_files' \
+  '*--vset-force-single-threaded-execution[Runs commands of vector sets on one thread]:vset-force-single-threaded-execution:(yes no)' \
+  '*--hash-rdb-load-min-template-entries[Hashes of a file that share the names of their fields, at least, for them to do so in memory]:hash-rdb-load-min-template-entries:_files' \
+  '*--hash-rdb-load-max-template-entries[The most fields of hashes that share their names in memory]:hash-rdb-load-max-template-entries:_files' \
+  '*--hash-rdb-load-template-disassembly-threshold[When hashes of a file no longer share the names of their fields]:hash-rdb-load-template-disassembly-threshold:_files' \
+  '*--bitmap-default-roaring[Stores new bitmaps compressed]:bitmap-default-roaring:(yes no)' \
+  '*--notify-keyspace-events[Which keyspace events are published\: to keyspace channels (K), to keyevent channels (E), and those about fields of hashes to the channels of Redis 8.8, by key (S), event (T), field (I), or event and key (V); of generic commands (g), strings ($), lists (l), sets (s), hashes (h), sorted sets (z), streams (t), modules (d), of expired keys (x), evicted keys (e), missed keys (m), new keys (n), values that are replaced (o), and get another type thereby (c)]:notify-keyspace-events:_files' \
   '*--slowlog-log-slower-than[Microseconds that a command must take to be added to the slow log]:slowlog-log-slower-than:_files' \
   '*--slowlog-max-len[Maximum number of entries in the slow log]:slowlog-max-len:_files' \
   '*--commandlog-request-larger-than[Bytes that a request must have to be added to the command log]:commandlog-request-larger-than:_files' \
@@ -146,6 +164,10 @@ _arguments \
   '*--latency-monitor-threshold[Milliseconds that an event must take to be added to the latency monitor]:latency-monitor-threshold:_files' \
   '*--latency-tracking[Keeps a histogram of execution times for each command]:latency-tracking:(yes no)' \
   '*--latency-tracking-info-percentiles[Percentiles of those times in INFO latencystats]:latency-tracking-info-percentiles:_files' \
+  '*--slowlog-entry-max-argc[Arguments of a request in the slow log]:slowlog-entry-max-argc:_files' \
+  '*--slowlog-entry-max-string-len[Bytes of such an argument]:slowlog-entry-max-string-len:_files' \
+  '*--hotkeys-top-k[Keys that are counted as the hottest]:hotkeys-top-k:_files' \
+  '*--hotkeys-sampling-percentage[Percentage of requests that count for this]:hotkeys-sampling-percentage:_files' \
   '*--dir[Directory of snapshots and append-only files; other relative paths start here too]:dir:_files -/' \
   '*--dbfilename[File name of the snapshot]:dbfilename:_files' \
   '*--save[Pairs of seconds and changes\: a snapshot is saved when both have been reached since the last one]:save:_files' \
@@ -156,18 +178,23 @@ _arguments \
   '*--rdb-del-sync-files[Deletes snapshots made for replication if no other persistence is enabled]:rdb-del-sync-files:(yes no)' \
   '*--rdb-save-incremental-fsync[Syncs snapshots to disk in parts while they are written]:rdb-save-incremental-fsync:(yes no)' \
   '*--rdb-version-check[Whether snapshots of unknown versions are refused, or with relaxed read as far as their types are known]:rdb-version-check:(strict relaxed)' \
+  '*--backupdirname[Folder for the files of BACKUP]:backupdirname:_files' \
+  '*--backup-sealed-ttl[Seconds after which a finished backup is deleted]:backup-sealed-ttl:_files' \
+  '*--forkless-infrastructure-enabled[Allows snapshots without a child process; here all are]:forkless-infrastructure-enabled:(yes no)' \
+  '*--bgsave-default-method[How BGSAVE saves; here always without a child process]:bgsave-default-method:(fork forkless)' \
   '*--appendonly[Logs every write]:appendonly:(yes no)' \
   '*--appendfilename[Prefix of the names of the append-only files]:appendfilename:_files' \
   '*--appenddirname[Directory of the append-only files, within dir]:appenddirname:_files' \
-  '*--appendfsync[When the log is synced to disk\: before each reply to a write (always), every second (everysec), or when the system decides (no)]:appendfsync:(everysec always no)' \
-  '*--no-appendfsync-on-rewrite[Does not sync the log to disk while a snapshot or rewrite is written]:no-appendfsync-on-rewrite:(yes no)' \
-  '*--auto-aof-rewrite-percentage[Percentage by which the log must have grown before it is rewritten]:auto-aof-rewrite-percentage:_files' \
-  '*--auto-aof-rewrite-min-size[Minimum bytes of a log that is rewritten]:auto-aof-rewrite-min-size:_files' \
-  '*--aof-load-truncated[Starts although the log ends in an incomplete request or transaction, which is cut off]:aof-load-truncated:(yes no)' \
-  '*--aof-use-rdb-preamble[Rewrites the log as a snapshot; otherwise as commands, which load more slowly]:aof-use-rdb-preamble:(yes no)' \
-  '*--aof-timestamp-enabled[Writes times into the log, so that it can be cut off at one]:aof-timestamp-enabled:(yes no)' \
-  '*--aof-rewrite-incremental-fsync[Syncs a rewritten log to disk in parts]:aof-rewrite-incremental-fsync:(yes no)' \
+  '*--appendfsync[When the AOF is synced to disk\: before each reply to a write (always), every second (everysec), or when the system decides (no)]:appendfsync:(everysec always no)' \
+  '*--no-appendfsync-on-rewrite[Does not sync the AOF to disk while a snapshot or rewrite is written]:no-appendfsync-on-rewrite:(yes no)' \
+  '*--auto-aof-rewrite-percentage[Percentage by which the AOF must have grown before it is rewritten]:auto-aof-rewrite-percentage:_files' \
+  '*--auto-aof-rewrite-min-size[Minimum bytes of an AOF that is rewritten]:auto-aof-rewrite-min-size:_files' \
+  '*--aof-load-truncated[Starts although the AOF ends in an incomplete request or transaction, which is cut off]:aof-load-truncated:(yes no)' \
+  '*--aof-use-rdb-preamble[Rewrites the AOF as a snapshot; otherwise as commands, which load more slowly]:aof-use-rdb-preamble:(yes no)' \
+  '*--aof-timestamp-enabled[Writes times into the AOF, so that it can be cut off at one]:aof-timestamp-enabled:(yes no)' \
+  '*--aof-rewrite-incremental-fsync[Syncs a rewritten AOF to disk in parts]:aof-rewrite-incremental-fsync:(yes no)' \
   '*--aof-disable-auto-gc[Keeps the files that a rewrite replaced]:aof-disable-auto-gc:(yes no)' \
+  '*--aof-load-corrupt-tail-max-size[Bytes of damage at the end of the log with which the server starts]:aof-load-corrupt-tail-max-size:_files' \
   '*--lock-min-replicas[Number of replicas that must acknowledge each grant and renewal of a lock before the reply leaves, if the command does not give its own number (REPLICAS)]:lock-min-replicas:_files' \
   '*--lock-ack-timeout[Milliseconds that such a reply waits before the grant is taken back]:lock-ack-timeout:_files' \
   '*--lock-recovery-delay[Milliseconds for which no lock is granted after a start or a promotion\: the longest lease that may have been lost with the last writes]:lock-recovery-delay:_files' \
@@ -190,6 +217,7 @@ _arguments \
   '*--wait-all-replicas[Number of replicas that could be promoted\: WAIT ALL waits for at least this number, connected or not]:wait-all-replicas:_files' \
   '*--primary-restart-read-only[Seconds for which a server that starts as a primary must have replicas before it accepts writes]:primary-restart-read-only:_files' \
   '*--repl-protect-empty-primary[Sends no snapshot to replicas with data if this primary started without data, or with an older RDB file\: the snapshot would delete theirs]:repl-protect-empty-primary:(yes no)' \
+  '*--sentinel-step-down[Stops a primary as soon as sentinels have made a replica of it the primary\: it takes no more writes, and closes clients, which then ask sentinels (docs/failover.md)]:sentinel-step-down:(yes no)' \
   '*--repl-backlog-size[Bytes of the replication backlog, from which reconnecting replicas continue]:repl-backlog-size:_files' \
   '*--repl-backlog-ttl[Seconds without replicas after which the backlog is freed]:repl-backlog-ttl:_files' \
   '*--repl-ping-replica-period[Seconds between pings to replicas]:repl-ping-replica-period:_files' \
@@ -198,11 +226,13 @@ _arguments \
   '*--repl-diskless-sync[Sends snapshots to replicas without writing a file]:repl-diskless-sync:(yes no)' \
   '*--repl-diskless-sync-delay[Seconds to wait for more replicas before such a snapshot starts]:repl-diskless-sync-delay:_files' \
   '*--repl-diskless-sync-max-replicas[Number of replicas with which such a snapshot starts without waiting]:repl-diskless-sync-max-replicas:_files' \
-  '*--repl-diskless-load[When a replica loads the snapshot directly from the socket]:repl-diskless-load:(disabled on-empty-db swapdb flush-before-load)' \
+  '*--repl-diskless-load[When a replica loads the snapshot directly from the socket]:repl-diskless-load:(disabled on-empty-db swapdb flush-before-load flushdb)' \
   '*--dual-channel-replication-enabled[Sends the snapshot and the writes after it over two connections]:dual-channel-replication-enabled:(yes no)' \
   '*--propagation-error-behavior[Reaction to an error in a command from the primary or the append-only file]:propagation-error-behavior:(ignore panic panic-on-replicas)' \
   '*--repl-mptcp[Multipath TCP to the primary]:repl-mptcp:(no)' \
   '*--replica-full-sync-buffer-limit[Bytes of the replication stream that a replica keeps while it loads the snapshot]:replica-full-sync-buffer-limit:_files' \
+  '*--repl-throttling-enabled[Slows down clients while replicas lag]:repl-throttling-enabled:(yes no)' \
+  '*--repl-compression[Compresses the stream to replicas]:repl-compression:_files' \
   '*--cluster-enabled[Runs as a node of a cluster]:cluster-enabled:(yes no)' \
   '*--cluster-config-file[File in which the node keeps the cluster'\''s state]:cluster-config-file:_files' \
   '*--cluster-node-timeout[Milliseconds of silence after which a node is considered failed]:cluster-node-timeout:_files' \
@@ -235,6 +265,8 @@ _arguments \
   '*--cluster-slot-migration-log-max-len[Maximum number of slot migrations that are remembered]:cluster-slot-migration-log-max-len:_files' \
   '*--slot-migration-max-failover-repl-bytes[Bytes of the stream that may be missing when a slot gets a new owner]:slot-migration-max-failover-repl-bytes:_files' \
   '*--cluster-compatibility-sample-ratio[Percentage of commands that are checked for use that a cluster would refuse]:cluster-compatibility-sample-ratio:_files' \
+  '*--cluster-slot-migration-handoff-max-lag-bytes[Bytes of changes with which a move of slots is handed over]:cluster-slot-migration-handoff-max-lag-bytes:_files' \
+  '*--cluster-slot-migration-write-pause-timeout[Milliseconds that writes are paused for a hand-over]:cluster-slot-migration-write-pause-timeout:_files' \
   '*--io-threads[Threads for input and output]:io-threads:_files' \
   '*--io-threads-do-reads[Lets these threads read and parse too]:io-threads-do-reads:(yes no)' \
   '*--prefetch-batch-max-size[Keys prefetched together]:prefetch-batch-max-size:_files' \
@@ -242,6 +274,7 @@ _arguments \
   '*--bio_cpulist[Processors for background threads]:bio_cpulist:_files' \
   '*--aof_rewrite_cpulist[Processors for the child that rewrites the append-only file]:aof_rewrite_cpulist:_files' \
   '*--bgsave_cpulist[Processors for the child that saves a snapshot]:bgsave_cpulist:_files' \
+  '*--lookahead[Requests of a client that are parsed ahead]:lookahead:_files' \
   '*--extended-redis-compatibility[Makes a server with another name introduce itself as Redis]:extended-redis-compatibility:(yes no)' \
   '*--import-mode[Suspends expiry and eviction while data is imported\: expired keys are hidden but kept, and importing clients (CLIENT IMPORT-SOURCE) see them]:import-mode:(yes no)' \
   '*--hash-seed[Seed for hashing keys, instead of a random one\: servers with the same seed can continue each other'\''s scans]:hash-seed:_files' \

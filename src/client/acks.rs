@@ -1,12 +1,9 @@
 //! Acknowledgements by replicas for which clients wait: of earlier writes (WAIT, WAITAOF), and of
 //! grants of locks.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use crate::ids::{ClientId, CommandId};
-use crate::keyspace::DbIndex;
 use crate::keyspace::locks::Former;
 use crate::persist::aof::log::LogOffset;
+use crate::resp::reply::ReplyWriter;
 
 /// The number of replicas that must acknowledge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,11 +25,9 @@ pub struct AcksAwaited {
     pub replicas: Replicas,
     /// For WAITAOF: replicas must have the offset on disk.
     pub on_disk: Option<OnDisk>,
-    /// Boot-time clock, microseconds; None: no timeout.
-    pub deadline_us: Option<i64>,
 }
 
-/// The part of WAITAOF that concerns this server's own log.
+/// The part of WAITAOF that concerns this server's own AOF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnDisk {
     /// The log offset to be on disk.
@@ -64,12 +59,10 @@ pub enum Confirmed {
 
 /// A grant or renewal that replicas have to acknowledge, or that a push message announces.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unconfirmed {
-    /// None: its push message is sent at once.
-    pub asked: Option<AcksAsked>,
-    /// The client is not blocked, and gets a push message.
-    pub is_pushed: bool,
-    pub database: DbIndex,
+pub struct Grant {
+    /// The number of replicas that must acknowledge its offset in the stream.
+    pub replicas: i64,
+    pub offset: u64,
     pub keys: Vec<Box<[u8]>>,
     pub owner: Box<[u8]>,
     /// The fence of the grant; 0 for a renewal.
@@ -84,93 +77,65 @@ pub struct Unconfirmed {
     pub former: Vec<(Box<[u8]>, Box<Former>)>,
 }
 
-/// An [`Unconfirmed`] that replicas have not acknowledged yet.
-#[derive(Debug)]
-pub struct Confirmation {
-    pub client: ClientId,
-    pub command: CommandId,
-    pub awaited: AcksAwaited,
-    pub unconfirmed: Unconfirmed,
+impl Grant {
+    /// The grant with this fence, which has locked no key that was free, nor counted a hold.
+    pub fn of(fence: u64, confirmed: Confirmed) -> Self {
+        Grant {
+            replicas: 0,
+            offset: 0,
+            keys: Vec::new(),
+            owner: Box::default(),
+            fence,
+            confirmed,
+            taken: Vec::new(),
+            counted_hold: false,
+            former: Vec::new(),
+        }
+    }
+
+    /// Writes the reply.
+    pub fn write_reply(&self, reply: &mut ReplyWriter<'_>, ms_left: i64) {
+        match &self.confirmed {
+            Confirmed::Lock { holds } => {
+                reply.array(3);
+                reply.integer(self.fence as i64);
+                reply.integer(*holds);
+                reply.integer(ms_left);
+            }
+            Confirmed::Locks => {
+                reply.array(2);
+                reply.integer(self.fence as i64);
+                reply.integer(ms_left);
+            }
+            Confirmed::Renewal(fences) => {
+                reply.array(fences.len());
+                fences.iter().for_each(|fence| reply.integer(*fence));
+            }
+        }
+    }
+
+    /// Writes the push `lock-granted key owner fence holds ms-left`. Of LOCK.MACQUIRE, `key` is an
+    /// array.
+    pub fn write_push(&self, push: &mut ReplyWriter<'_>, ms_left: i64) {
+        let keys: Vec<&[u8]> = self.keys.iter().map(|key| &**key).collect();
+        let (holds, is_array) = match self.confirmed {
+            Confirmed::Lock { holds } => (holds, false),
+            Confirmed::Locks | Confirmed::Renewal(_) => (1, true),
+        };
+        push.push(6);
+        push.bulk(b"lock-granted");
+        write_keys(push, &keys, is_array);
+        push.bulk(&self.owner);
+        push.integer(self.fence as i64);
+        push.integer(holds);
+        push.integer(ms_left);
+    }
 }
 
-/// The grants that wait for replicas.
-#[derive(Debug, Default)]
-pub struct Confirmations {
-    /// The grants by number, in the order of their offsets.
-    pending: BTreeMap<u64, Confirmation>,
-    deadlines: BTreeSet<(i64, u64)>,
-    last_number: u64,
-    /// The latest offset that too few replicas have acknowledged in time, and the number of
-    /// replicas that have acknowledged it by now. A grant that needs more replicas is not tried
-    /// until they have acknowledged this offset.
-    pub failed: Option<(u64, i64)>,
-    /// Grants for which no client waits. They are taken back before the turn ends, outside of any
-    /// command.
-    pub given_up: Vec<Confirmation>,
-}
-
-impl Confirmations {
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.pending.is_empty()
+/// One key as a string, several as an array.
+pub fn write_keys(push: &mut ReplyWriter<'_>, keys: &[&[u8]], is_array: bool) {
+    if is_array {
+        push.array(keys.len());
     }
-
-    pub fn len(&self) -> usize {
-        self.pending.len()
-    }
-
-    /// Adds a confirmation. Returns its number.
-    pub fn add(&mut self, confirmation: Confirmation) -> u64 {
-        self.last_number += 1;
-        let number = self.last_number;
-        if let Some(deadline) = confirmation.awaited.deadline_us {
-            self.deadlines.insert((deadline, number));
-        }
-        self.pending.insert(number, confirmation);
-        number
-    }
-
-    pub fn remove(&mut self, number: u64) -> Option<Confirmation> {
-        let confirmation = self.pending.remove(&number)?;
-        if let Some(deadline) = confirmation.awaited.deadline_us {
-            self.deadlines.remove(&(deadline, number));
-        }
-        Some(confirmation)
-    }
-
-    /// Gives up a confirmation for which its client no longer waits: the grant must be taken back.
-    pub fn give_up(&mut self, number: u64) {
-        if let Some(confirmation) = self.remove(number) {
-            self.given_up.push(confirmation);
-        }
-    }
-
-    /// Gives up the confirmations of a client that is being closed, which cannot receive its
-    /// grants.
-    pub fn forget_client(&mut self, client: ClientId) {
-        let own = self.iter().filter(|(_, confirmation)| confirmation.client == client);
-        let own: Vec<u64> = own.map(|(number, _)| number).collect();
-        own.into_iter().for_each(|number| self.give_up(number));
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = (u64, &Confirmation)> {
-        self.pending.iter().map(|(number, confirmation)| (*number, confirmation))
-    }
-
-    /// Takes out all confirmations: their offsets are of a history that has ended.
-    pub fn take_all(&mut self) -> Vec<Confirmation> {
-        self.deadlines.clear();
-        std::mem::take(&mut self.pending).into_values().collect()
-    }
-
-    /// The next deadline: boot-time clock, microseconds.
-    pub fn next_deadline_us(&self) -> Option<i64> {
-        self.deadlines.first().map(|(deadline, _)| *deadline)
-    }
-
-    /// The number of a confirmation whose deadline has passed.
-    pub fn overdue(&self, now_us: i64) -> Option<u64> {
-        let (deadline, number) = self.deadlines.first()?;
-        (*deadline <= now_us).then_some(*number)
-    }
+    keys.iter().for_each(|key| push.bulk(key));
 }

@@ -5,9 +5,10 @@
 //! back (`gate/handed.rs`). Grants of locks have a list of their own, in the index of locks.
 
 use crate::client::ClientId;
-use crate::client::blocked::Blocked;
+use crate::client::waits::Wait;
 use crate::clock::Deadline;
 use crate::keyspace::DbIndex;
+use crate::keyspace::permits::PermitSession;
 use crate::resp::reply::OutputBuffer;
 
 /// Permits on their way from which those that were given back are dropped.
@@ -25,13 +26,39 @@ pub enum What {
     /// A blocked client was served. Its request and reply, which show the elements, are kept as
     /// they are: that costs a wait nothing.
     Served {
-        blocked: Box<Blocked>,
+        wait: Box<Wait>,
         reply: OutputBuffer,
         /// The deadline of the key before the client was served.
         deadline: Option<Deadline>,
     },
     /// New permits of a semaphore.
     Permits { database: DbIndex, key: Box<[u8]>, permits: Vec<Box<[u8]>> },
+    /// Permits that their owner held already.
+    Renewed(Box<Renewed>),
+}
+
+/// A request of an owner has renewed the permits that it held, and perhaps their session.
+pub struct Renewed {
+    pub database: DbIndex,
+    pub key: Box<[u8]>,
+    pub owner: Box<[u8]>,
+    pub permits: Vec<RenewedPermit>,
+    /// The former session, if the request has begun another one.
+    pub session: Option<Option<PermitSession>>,
+}
+
+/// A permit with its deadlines before and after the request, in Unix milliseconds.
+pub struct RenewedPermit {
+    pub permit: Box<[u8]>,
+    pub before_ms: f64,
+    pub after_ms: f64,
+}
+
+impl Renewed {
+    fn is_of(&self, session: &PermitSession) -> bool {
+        let PermitSession { database, key, owner, .. } = session;
+        self.database == *database && self.key == *key && self.owner == *owner
+    }
 }
 
 /// What is on its way.
@@ -52,6 +79,31 @@ impl OnTheWay {
         self.all.push(handed);
     }
 
+    /// Adds what a client's request has renewed, to what its earlier ones have in this turn.
+    pub fn push_renewed(&mut self, client: ClientId, new: Box<Renewed>) {
+        let earlier = self.all.iter_mut().find_map(|handed| match &mut handed.what {
+            What::Renewed(earlier) => {
+                let is_same = handed.client == client
+                    && handed.sent_at.is_none()
+                    && (earlier.database, &earlier.key, &earlier.owner)
+                        == (new.database, &new.key, &new.owner);
+                is_same.then_some(earlier)
+            }
+            _ => None,
+        });
+        let Some(earlier) = earlier else {
+            return self.push(Handed { client, sent_at: None, what: What::Renewed(new) });
+        };
+        let Renewed { permits, session, .. } = *new;
+        for one in permits {
+            match earlier.permits.iter_mut().find(|known| known.permit == one.permit) {
+                Some(known) => known.after_ms = one.after_ms,
+                None => earlier.permits.push(one),
+            }
+        }
+        earlier.session = earlier.session.take().or(session);
+    }
+
     pub fn take(&mut self) -> Vec<Handed> {
         std::mem::take(&mut self.all)
     }
@@ -60,6 +112,19 @@ impl OnTheWay {
     pub fn give(&mut self, mut kept: Vec<Handed>) {
         kept.append(&mut self.all);
         self.all = kept;
+    }
+
+    /// Whether a request that has begun this session, of permits held before, is on its way to its
+    /// client.
+    pub fn has_renewed(&self, session: &PermitSession) -> bool {
+        self.all.iter().any(|handed| match &handed.what {
+            What::Renewed(renewed) => {
+                renewed.session.is_some()
+                    && session.client == Some(handed.client)
+                    && renewed.is_of(session)
+            }
+            _ => false,
+        })
     }
 
     /// Whether [`Self::retain_permits`] is due: a script may take and release permits without end.
@@ -73,6 +138,11 @@ impl OnTheWay {
         self.all.retain_mut(|handed| match &mut handed.what {
             What::Permits { database, key, permits } => {
                 permits.retain(|permit| keep(handed.client, *database, key, permit));
+                !permits.is_empty()
+            }
+            What::Renewed(renewed) => {
+                let Renewed { database, key, permits, .. } = &mut **renewed;
+                permits.retain(|one| keep(handed.client, *database, key, &one.permit));
                 !permits.is_empty()
             }
             What::Served { .. } => true,

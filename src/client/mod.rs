@@ -5,22 +5,21 @@
 //! done in one place, at the end of the turn.
 //!
 //! `life` is the stage of a client's life, the reason why its requests wait, and the replies that
-//! it gets; `readiness` states whether the client can be read and its output be sent. `blocked`,
-//! `asynchronous`, `acks`, `tracking` and `transaction` are the state that a client has only while
-//! it waits for keys (blocked or not) or replicas, tracks, or is within MULTI. `places` keeps the
-//! place of a client that has waited and is away, `handed` what is on its way to a client.
+//! it gets; `readiness` states whether the client can be read and its output be sent. `waits` has
+//! all waits, and `acks` those for replicas; `tracking` and `transaction` are the state that a
+//! client has only while it tracks, or is within MULTI. `handed` keeps what is on its way to a
+//! client.
 
 pub mod acks;
-pub mod asynchronous;
-pub mod blocked;
 pub mod handed;
 pub mod life;
-pub mod places;
 pub mod readiness;
 pub mod tracking;
 pub mod transaction;
+pub mod waits;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::io;
 
 use bitflags::bitflags;
 use slab::Slab;
@@ -30,14 +29,14 @@ use crate::collections::sparse::Sparse;
 pub use crate::ids::ClientId;
 use crate::ids::{CommandId, UserId};
 use crate::keyspace::DbIndex;
+use crate::keyspace::waiting::Ticket;
 use crate::net::stream::{Address, Stream};
 use crate::pubsub::Subscriptions;
 use crate::replication::replica::Replica;
 use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::Parser;
-use blocked::Blocked;
 use life::{Life, Replies, Suspension};
-use readiness::{LogWait, Reading, Writability};
+use readiness::{InputState, LogWait, Writability};
 use tracking::ClientTracking;
 use transaction::{Transaction, Watching};
 
@@ -69,7 +68,7 @@ bitflags! {
         const READS_HERE = 1 << 11;
         /// ASKING: its next command may access slots that are being moved here.
         const ASKING = 1 << 12;
-        /// Another node, which brings keys of slots that move here. It is trusted like a primary.
+        /// Another node, from which this one imports slots. It is trusted like a primary.
         const BRINGS_SLOTS = 1 << 13;
         /// A full synchronisation has discarded the client's writes, and the client has changed
         /// nothing since: no replica will ever acknowledge these writes.
@@ -101,10 +100,13 @@ pub enum Input {
     Lent(usize),
 }
 
-/// After this many bytes of a large request the rest is likely to come.
+/// A request of which this many bytes have arrived is taken seriously: memory is reserved for the
+/// rest.
 const EARNEST_BYTES: usize = 1 << 20;
-/// The most bytes that have not come for which room is made on the sender's word.
+/// Limit of memory reserved for announced bytes that have not arrived.
 const ROOM_MAX: usize = 32 << 20;
+/// The least room for which a large request is read to its place.
+const READ_MIN: usize = 16 << 10;
 
 /// An incomplete large request.
 #[derive(Default)]
@@ -120,11 +122,10 @@ impl LargeInput {
         self.buffer.capacity() - self.buffer.len() < bytes
     }
 
-    /// Reserves room for received bytes and, if that needs more, for the `announced` bytes after
-    /// them: at most four times the received bytes, so that an announcement alone costs little; or
-    /// `ROOM_MAX` as soon as some have come, as moving many would delay other clients, if the
-    /// client is `trusted` with it. No more than is `spare`. `maxmemory-clients` counts the
-    /// capacity.
+    /// Reserves memory for `bytes` received and part of the `announced` rest. Untrusted clients: at
+    /// most four times what has arrived, so an empty promise is cheap. Trusted clients, once
+    /// `EARNEST_BYTES` have arrived: up to `ROOM_MAX`, because repeated growth would copy large
+    /// requests. Never more than `spare`. `maxmemory-clients` counts the capacity.
     pub fn make_room(&mut self, bytes: usize, announced: usize, (trusted, spare): (bool, usize)) {
         if self.is_short_of(bytes) {
             let come = self.buffer.len() + bytes;
@@ -192,7 +193,7 @@ pub struct Client {
     pub peer: Address,
     pub local: Address,
     pub input: Input,
-    pub reading: Reading,
+    pub reading: InputState,
     /// Replies not sent yet. Taken out while the client's own commands run: messages that other
     /// clients push in that time go to an empty output, and are appended afterwards.
     pub output: OutputBuffer,
@@ -221,9 +222,9 @@ pub struct Client {
     pub watching: Option<Box<Watching>>,
     /// CLIENT TRACKING state.
     pub tracking: Option<Box<ClientTracking>>,
-    /// The request that is blocked, and the cause.
-    pub blocked: Option<Box<Blocked>>,
-    /// Bytes of memory of its waits for locks without being blocked.
+    /// The wait for which it is blocked.
+    pub blocked: Option<Ticket>,
+    /// Bytes of memory of all its waits.
     pub waits_bytes: usize,
     /// REPLCONF state of a replica, or of a client that will become one.
     pub replica: Option<Box<Replica>>,
@@ -247,6 +248,19 @@ pub enum Eviction {
 }
 
 impl Client {
+    /// Reads more of a large request to the end of its buffer, where there is room for announced
+    /// bytes. Returns also the number of bytes asked for. None: there is too little room, or the
+    /// bytes have to be decoded first.
+    pub fn read_to_its_place(&mut self, most: usize) -> Option<(io::Result<usize>, usize)> {
+        let Input::Large(large) = &mut self.input else { return None };
+        let wanted = large.parser.bytes_wanted();
+        let room = (large.buffer.capacity() - large.buffer.len()).min(most);
+        if wanted == 0 || room < wanted.min(READ_MIN) {
+            return None;
+        }
+        Some((self.stream.read_to_spare(&mut large.buffer, room)?, room))
+    }
+
     /// A new client, on database 0 and in RESP2. `now_us`: boot-time clock.
     pub fn new(
         id: ClientId,
@@ -268,7 +282,7 @@ impl Client {
             peer,
             local,
             input: Input::Empty,
-            reading: Reading::default(),
+            reading: InputState::default(),
             output: OutputBuffer::default(),
             log_wait: LogWait::Needless(0),
             is_flush_queued: false,
@@ -358,22 +372,16 @@ impl Client {
     }
 
     /// Milliseconds since the client last showed life. A waiting client shows life. So does one
-    /// whose output waits for the log, because the server does not read from it in that time.
+    /// whose output waits for the AOF, because the server does not read from it in that time.
     /// `now_us`: boot-time clock.
     pub fn silent_ms(&self, now_us: i64) -> i64 {
         let waits = self.blocked.is_some() || self.log_wait.is_begun();
         if waits { 0 } else { (now_us - self.active_us) / 1000 }
     }
 
-    /// Whether it waits for locks without being blocked.
-    pub fn waits_for_pushes(&self) -> bool {
+    /// Whether it waits, blocked or not.
+    pub fn has_waits(&self) -> bool {
         self.waits_bytes > 0
-    }
-
-    /// Takes out the blocked request, to serve it. None: the client is not blocked, or is being
-    /// closed and could not receive the result.
-    pub fn take_blocked_to_serve(&mut self) -> Option<Box<Blocked>> {
-        if self.is_closing() { None } else { self.blocked.take() }
     }
 
     /// A replica's name in the log and INFO: address and port where it accepts clients.
@@ -403,12 +411,11 @@ impl Client {
         let names = self.name.len() + self.library_name.len() + self.library_version.len();
         let buffers = self.input.capacity() + self.output.capacity();
         let watching = self.watching.as_deref().map_or(0, Watching::memory);
-        let blocked = self.blocked.as_deref().map_or(0, Blocked::memory);
         let transaction = self.transaction.as_deref().map_or(0, Transaction::memory);
         let tracking = self.tracking.as_deref().map_or(0, ClientTracking::memory);
         let replica = self.replica.as_deref().map_or(0, Replica::memory);
         let own = size_of::<Client>() + names + buffers + replica;
-        own + subscriptions + blocked + self.waits_bytes + transaction + watching + tracking
+        own + subscriptions + self.waits_bytes + transaction + watching + tracking
     }
 }
 
@@ -427,6 +434,8 @@ pub struct Clients {
     pub is_over_logged: bool,
     /// Clients that are closed once their output is sent.
     last_replies: Vec<ClientId>,
+    /// Clients closed in this turn that were sent all their output: what they were given is theirs.
+    pub informed: HashSet<ClientId>,
     /// Clients to be read in the next turn, as the system will not announce them again.
     pub to_read: Vec<ClientId>,
     /// Clients with new output in this turn.

@@ -4,7 +4,7 @@ use crate::persist::aof::log::LogOffset;
 
 /// The state of a client's input.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Reading {
+pub struct InputState {
     /// Whether the client is in the list of clients to be read in the next turn, or of handshakes
     /// to continue.
     pub is_queued: bool,
@@ -55,14 +55,14 @@ impl Writability {
     }
 }
 
-/// Whether a client's output waits for the log: replies that show a change wait for its policy.
+/// Whether a client's output waits for the AOF: replies that show a change wait for its policy.
 #[derive(Clone, Copy, Debug)]
 pub enum LogWait {
     /// None of the output, of this length, shows stored data: it need not wait.
     Needless(usize),
     /// Decided when the output is sent.
     Unknown,
-    /// The output waits until the log is on disk up to an offset, and so do further requests.
+    /// The output waits until the AOF is on disk up to an offset, and so do further requests.
     Waits {
         offset: LogOffset,
         /// The output's length when the offset was noted.
@@ -91,7 +91,7 @@ impl LogWait {
         matches!(self, LogWait::Waits { .. })
     }
 
-    /// Notes that output of this length depends on the log up to this offset.
+    /// Notes that output of this length depends on the AOF up to this offset.
     pub fn wait_for(&mut self, offset: LogOffset, length: usize) {
         let then_reads = matches!(self, LogWait::Waits { then_reads: true, .. });
         *self = LogWait::Waits { offset, length, then_reads };

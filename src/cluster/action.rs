@@ -84,7 +84,7 @@ pub enum Action {
     },
     EndPause,
     /// Deletes the keys of slots that now belong to another node, in steps. The deletions also go
-    /// to replicas and the log.
+    /// to replicas and the AOF.
     DropKeys(SlotSet),
     /// Deletes all data: this node begins anew as an empty one (CLUSTER RESET of a replica).
     DropAllKeys,

@@ -86,8 +86,8 @@ impl Cluster {
         last_ms.saturating_add(limit_ms).saturating_add(1)
     }
 
-    /// What is left of `due_ms` after a message that has changed nothing but the times of the node
-    /// at the other end.
+    /// The next deadline after a message that only updated the sender's timestamps: the earlier of
+    /// `due_ms` and the sender's own.
     pub(super) fn due_after_message(&self, link: LinkId, due_ms: i64) -> i64 {
         let node = self.links.get(&link).and_then(|link| link.node);
         let node_due_ms = node.map_or(i64::MAX, |index| self.due_of(index, self.node(index)));

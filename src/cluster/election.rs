@@ -306,8 +306,9 @@ impl Cluster {
     pub(super) fn take_over(&mut self, primary: NodeIndex) {
         self.set_as_primary(self.myself);
         self.out.push(Action::Promote);
-        // What a primary that is there has given up is another node's, of which this one may not
-        // have heard yet. If the primary is gone, nobody else might claim it.
+        // In an agreed failover the primary is alive: slots it no longer claims belong to another
+        // node, even if its claim has not reached us. If the primary has failed, nobody else may
+        // claim them, so we do.
         let is_agreed = self.manual_failover_may_start() && !self.node(primary).is_failing();
         let slots = self.node(primary).slots.clone();
         for slot in slots.iter() {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::action::LinkId;
-use super::node::{Address, FailureReport, Node, NodeFlags, NodeIndex};
+use super::node::{Address, Announced, Dialect, FailureReport, Node, NodeFlags, NodeIndex};
 use super::wire::{Body, Extension, Gossip, Header, Kind, Marks, Message};
 use super::{Cluster, Todo};
 use crate::collections::hash_slot::SlotSet;
@@ -118,10 +118,10 @@ impl Cluster {
                 node.meet_sent_ms = now;
             }
         }
-        let knows = |node: NodeIndex| self.node(node).flags.contains(NodeFlags::EXTENSIONS);
-        let extensions = match receiver.is_some_and(knows) {
-            true => self.extensions(),
-            false => self.extensions_for_all(),
+        let knows = |node: &Node| node.flags.contains(NodeFlags::EXTENSIONS);
+        let extensions = match receiver.map(|index| self.node(index)).filter(|node| knows(node)) {
+            Some(node) => self.extensions(node.dialect),
+            None => self.extensions_for_all(),
         };
         let body = Body::Ping { kind, gossip: self.gossip(receiver), extensions };
         let mut marks = Marks::EXTENSIONS;
@@ -204,31 +204,23 @@ impl Cluster {
         }
     }
 
-    /// All extensions about this node, in Valkey's order.
-    fn extensions(&self) -> Vec<Extension> {
+    /// The extensions about this node that a node of this dialect understands, in Valkey's order.
+    fn extensions(&self, dialect: Dialect) -> Vec<Extension> {
         let announced = &self.settings.announced;
-        let mut extensions = Vec::new();
-        for (make, text) in [
-            (Extension::Hostname as fn(String) -> Extension, &announced.hostname),
-            (Extension::HumanNodename, &announced.human_nodename),
-            (Extension::ClientIpv4, &announced.client_ipv4),
-            (Extension::ClientIpv6, &announced.client_ipv6),
-        ] {
-            if !text.is_empty() {
-                extensions.push(make(text.clone()));
-            }
+        let mut extensions = vec![
+            Extension::Hostname(announced.hostname.clone()),
+            Extension::HumanNodename(announced.human_nodename.clone()),
+        ];
+        if dialect == Dialect::Valkey {
+            extensions.extend([
+                Extension::ClientIpv4(announced.client_ipv4.clone()),
+                Extension::ClientIpv6(announced.client_ipv6.clone()),
+                Extension::ClientPort(announced.client_port),
+                Extension::ClientTlsPort(announced.client_tls_port),
+                Extension::AvailabilityZone(announced.availability_zone.clone()),
+            ]);
         }
-        for (make, port) in [
-            (Extension::ClientPort as fn(u16) -> Extension, announced.client_port),
-            (Extension::ClientTlsPort, announced.client_tls_port),
-        ] {
-            if port != 0 {
-                extensions.push(make(port));
-            }
-        }
-        if !announced.availability_zone.is_empty() {
-            extensions.push(Extension::AvailabilityZone(announced.availability_zone.clone()));
-        }
+        extensions.retain(|extension| !extension.is_empty());
         let now = self.now();
         extensions.extend(self.blacklist.iter().filter(|(_, until)| **until > now).map(
             |(id, until)| Extension::Forgotten {
@@ -237,6 +229,9 @@ impl Cluster {
             },
         ));
         extensions.push(Extension::ShardId(self.myself().shard_id));
+        if dialect == Dialect::Redis8 {
+            extensions.extend(self.secret.map(Extension::Secret));
+        }
         extensions
     }
 
@@ -318,9 +313,17 @@ impl Cluster {
     /// Takes in the extensions by which a node describes itself. An announced field without an
     /// extension is cleared.
     pub(super) fn take_extensions(&mut self, sender: NodeIndex, extensions: Vec<Extension>) {
-        let mut announced = super::node::Announced::default();
+        let mut announced = Announced::default();
+        let is_secret = |extension: &Extension| matches!(extension, Extension::Secret(_));
+        self.node_mut(sender).dialect = match extensions.iter().any(is_secret) {
+            true => Dialect::Redis8,
+            false => Dialect::Valkey,
+        };
         for extension in extensions {
             match extension {
+                Extension::Secret(secret) => {
+                    self.secret = Some(self.secret.map_or(secret, |own| own.min(secret)));
+                }
                 Extension::Hostname(name) => announced.hostname = name,
                 Extension::HumanNodename(name) => announced.human_nodename = name,
                 Extension::AvailabilityZone(name) => announced.availability_zone = name,

@@ -13,7 +13,7 @@
 //! - `failure` decides which nodes have failed, `slots` which node owns a slot, `election` which
 //!   replica takes over. `manual` is failover on demand, and `migration` gives replicas to
 //!   primaries that have none.
-//! - `slot_job` is a move of slots all at once, at whose end one node takes them (`takeover`).
+//! - `slot_job` is a migration of slots all at once, at whose end one node takes them (`takeover`).
 //! - `admin` has the changes by commands, `report` their replies, `config_file` the text of
 //!   nodes.conf, and `restore` writes and reads a cluster's state in it.
 //!
@@ -159,6 +159,8 @@ pub struct Cluster {
     settings: Settings,
     /// Nodes that were forgotten, and until when they are not added again.
     blacklist: HashMap<NodeId, i64>,
+    /// The least secret that nodes of Redis 8 have sent.
+    secret: Option<[u8; wire::SECRET]>,
     links: HashMap<LinkId, Link>,
     opened: u64,
     counts: MessageCounts,
@@ -217,6 +219,7 @@ impl Cluster {
             changes: 0,
             settings: Settings::default(),
             blacklist: HashMap::new(),
+            secret: None,
             links: HashMap::new(),
             opened: 0,
             counts: MessageCounts::default(),
@@ -310,7 +313,8 @@ impl Cluster {
         self.due_ms = 0;
     }
 
-    /// Until a replica has the data of its shard, what it had counts for nothing.
+    /// A replica that has changed shards reports offset 0 until it is synchronised: its old data
+    /// must not win an election.
     fn look_at_data(&mut self) {
         let now = self.now();
         let Some(foreign) = &mut self.foreign else { return };

@@ -122,6 +122,15 @@ pub struct FailureReport {
     pub at_ms: i64,
 }
 
+/// Whose extensions a node has sent. From number 4 on they mean something else in Redis 8 than in
+/// Valkey.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    Unknown,
+    Valkey,
+    Redis8,
+}
+
 /// One node. Times are milliseconds of the boot-time clock, 0 for never.
 #[derive(Clone, Debug)]
 pub struct Node {
@@ -137,6 +146,7 @@ pub struct Node {
     pub config_epoch: u64,
     pub address: Address,
     pub announced: Announced,
+    pub dialect: Dialect,
     /// The time since which an answer to PING is missing; 0 if none is.
     pub ping_sent_ms: i64,
     pub pong_received_ms: i64,
@@ -170,6 +180,7 @@ impl Node {
             config_epoch: 0,
             address: Address::default(),
             announced: Announced::default(),
+            dialect: Dialect::Unknown,
             ping_sent_ms: 0,
             pong_received_ms: 0,
             data_received_ms: 0,

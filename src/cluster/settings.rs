@@ -33,7 +33,7 @@ pub struct Settings {
     /// The largest message of PUBLISH that is accepted. Unit: bytes.
     pub message_max: usize,
     /// Whether this node does as Valkey where that differs from Redis 7.0: in the fields of
-    /// nodes.conf and in the handling of slots that move.
+    /// nodes.conf and in the handling of slot migrations.
     pub as_valkey: bool,
 }
 

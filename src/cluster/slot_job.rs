@@ -128,7 +128,7 @@ impl Word {
     }
 }
 
-/// A move of slots, as one of its ends sees it.
+/// A slot migration, as one of its ends sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
     /// 40 hexadecimal digits.

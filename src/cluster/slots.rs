@@ -54,7 +54,7 @@ impl Cluster {
         }
     }
 
-    /// Redirects moves of slots to the sender, if it is the successor of their targets.
+    /// Redirects slot migrations to the sender, if it is the successor of their targets.
     fn follow_target(&mut self, sender: NodeIndex, header: &Header) {
         let shard_id = self.node(sender).shard_id;
         let is_successor_of = |target: NodeIndex| {

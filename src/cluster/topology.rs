@@ -156,7 +156,7 @@ impl Cluster {
         self.changed();
     }
 
-    /// Whether another node is of this one's shard, and continues this one's moves of slots, as in
+    /// Whether another node is of this one's shard, and continues this one's slot migrations, as in
     /// Valkey.
     pub(super) fn keeps_open_slots(&self, other: Option<NodeIndex>) -> bool {
         let is_of_shard = |other| self.node(other).shard_id == self.myself().shard_id;

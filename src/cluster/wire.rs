@@ -29,6 +29,7 @@ const VERSION: u16 = 1;
 const LIGHT: u16 = 0x8000;
 const GOSSIP: usize = 104;
 const IP: usize = 46;
+pub const SECRET: usize = 40;
 
 /// Names of the types of messages, as CLUSTER INFO shows them, by number.
 pub const TYPE_NAMES: [&str; 11] = [
@@ -113,14 +114,39 @@ pub struct Gossip {
 pub enum Extension {
     Hostname(String),
     HumanNodename(String),
-    Forgotten { id: NodeId, ttl_s: u64 },
+    Forgotten {
+        id: NodeId,
+        ttl_s: u64,
+    },
     ShardId(NodeId),
     ClientIpv4(String),
     ClientIpv6(String),
     ClientPort(u16),
     ClientTlsPort(u16),
     AvailabilityZone(String),
-    Unknown { kind: u16, data: Vec<u8> },
+    /// What nodes of Redis 8 prove to each other that they are of one cluster, under the number of
+    /// [`Extension::ClientIpv4`]. All take the least that they hear of.
+    Secret([u8; SECRET]),
+    /// Of an unknown kind, or with contents that cannot be read.
+    Unknown {
+        kind: u16,
+        data: Vec<u8>,
+    },
+}
+
+impl Extension {
+    /// Whether it announces an empty text or no port.
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Extension::Hostname(text)
+            | Extension::HumanNodename(text)
+            | Extension::ClientIpv4(text)
+            | Extension::ClientIpv6(text)
+            | Extension::AvailabilityZone(text) => text.is_empty(),
+            Extension::ClientPort(port) | Extension::ClientTlsPort(port) => *port == 0,
+            _ => false,
+        }
+    }
 }
 
 /// A message's contents, by type.
@@ -363,13 +389,18 @@ fn read_extensions(mut bytes: &[u8], count: u16) -> Option<Vec<Extension>> {
             return None;
         }
         let (this, rest) = bytes.split_at_checked(length)?;
-        extensions.push(extension(u16_at(this, 4), &this[8..])?);
+        extensions.push(extension(u16_at(this, 4), &this[8..]));
         bytes = rest;
     }
     bytes.is_empty().then_some(extensions)
 }
 
-fn extension(kind: u16, data: &[u8]) -> Option<Extension> {
+fn extension(kind: u16, data: &[u8]) -> Extension {
+    let unknown = || Extension::Unknown { kind, data: data.to_vec() };
+    known_extension(kind, data).unwrap_or_else(unknown)
+}
+
+fn known_extension(kind: u16, data: &[u8]) -> Option<Extension> {
     let port = || (data.len() == 8).then(|| u16_at(data, 0));
     Some(match kind {
         0 => Extension::Hostname(text(data)?),
@@ -378,14 +409,19 @@ fn extension(kind: u16, data: &[u8]) -> Option<Extension> {
             Extension::Forgotten { id: NodeId::from_bytes(&data[..40])?, ttl_s: u64_at(data, 40) }
         }
         3 if data.len() == 40 => Extension::ShardId(NodeId::from_bytes(data)?),
+        4 if is_secret(data) => Extension::Secret(data.try_into().ok()?),
         4 => Extension::ClientIpv4(text(data)?),
         5 => Extension::ClientIpv6(text(data)?),
         6 => Extension::ClientPort(port()?),
         7 => Extension::ClientTlsPort(port()?),
         8 => Extension::AvailabilityZone(text(data)?),
-        2 | 3 => return None,
-        _ => Extension::Unknown { kind, data: data.to_vec() },
+        _ => return None,
     })
+}
+
+/// A secret is hexadecimal without a NUL; an address ends with one.
+fn is_secret(data: &[u8]) -> bool {
+    data.len() == SECRET && data.iter().all(u8::is_ascii_hexdigit)
 }
 
 impl Body {
@@ -528,6 +564,10 @@ fn write_extension(extension: &Extension, out: &mut Vec<u8>) {
         Extension::ShardId(id) => {
             data.extend_from_slice(id.as_bytes());
             3
+        }
+        Extension::Secret(secret) => {
+            data.extend_from_slice(secret);
+            4
         }
         Extension::ClientPort(port) => {
             data.extend_from_slice(&port.to_be_bytes());

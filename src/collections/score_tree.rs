@@ -28,6 +28,9 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Range;
 use std::sync::LazyLock;
 
+use smallvec::SmallVec;
+
+use super::find::position;
 use super::hash::KeyHasher;
 use super::prefetch::Ahead;
 use super::scan::cut;
@@ -78,6 +81,57 @@ pub enum Place<'a> {
     AfterMember(&'a [u8]),
 }
 
+/// The number of scores, in ascending order, that are less than `bound`. Without branches: which
+/// half a score is in cannot be predicted.
+#[inline]
+fn less<T>(scores: &[T], bound: f64, score: impl Fn(&T) -> f64) -> usize {
+    scores.partition_point(|it| score(it) < bound)
+}
+
+/// The same for those that are at most `bound`.
+#[inline]
+fn at_most<T>(scores: &[T], bound: f64, score: impl Fn(&T) -> f64) -> usize {
+    scores.partition_point(|it| score(it) <= bound)
+}
+
+impl<'a> Place<'a> {
+    /// The number of elements before this place, of elements in order. Members are only looked at
+    /// where scores are equal.
+    #[inline]
+    fn position<'m, T>(
+        self,
+        scores: &[T],
+        score: impl Fn(&T) -> f64,
+        member: impl Fn(usize) -> &'m [u8],
+    ) -> usize {
+        let (mut low, mut high) = (0, scores.len());
+        let (than, takes_equal) = match self {
+            Place::BeforeScore(bound) => return less(scores, bound, score),
+            Place::AfterScore(bound) => return at_most(scores, bound, score),
+            Place::Before(bound, than) => {
+                low = less(scores, bound, &score);
+                if scores.get(low).is_none_or(|it| score(it) != bound) {
+                    return low;
+                }
+                high = low + at_most(&scores[low..], bound, score);
+                (than, false)
+            }
+            Place::BeforeMember(than) => (than, false),
+            Place::AfterMember(than) => (than, true),
+        };
+        while low < high {
+            let middle = (low + high) / 2;
+            let order = member(middle).cmp(than);
+            if order.is_lt() || (takes_equal && order.is_eq()) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low
+    }
+}
+
 impl Place<'_> {
     /// Whether an element comes before this place. `member` is only called if the scores are equal.
     #[inline]
@@ -94,12 +148,18 @@ impl Place<'_> {
     }
 }
 
-/// A member's leaf and its index there. Valid until the tree changes.
+/// A member's leaf, its index there, that of its entry in the page of the index, and its tag. Valid
+/// until the tree changes.
 #[derive(Clone, Copy, Debug)]
 pub struct Position {
     leaf: u32,
     at: usize,
+    entry: usize,
+    tag: u32,
 }
+
+/// The inner nodes above a leaf, from the root down, and the index of each one's child.
+type Path = SmallVec<[(u32, usize); 8]>;
 
 /// An inner node. The three lists are of equal length.
 #[derive(Clone, Debug)]
@@ -121,17 +181,7 @@ impl Default for Inner {
 impl Inner {
     #[inline]
     fn index_of(&self, child: u32) -> usize {
-        // The processor compares a block at once. A search that may end at any number would compare
-        // one at a time.
-        let holds =
-            |block: &[u32; 16]| block.iter().fold(false, |found, &id| found | (id == child));
-        let (blocks, rest) = self.children.as_chunks::<16>();
-        let (block, numbers) = match blocks.iter().position(holds) {
-            Some(block) => (block, &blocks[block][..]),
-            None => (blocks.len(), rest),
-        };
-        let found = numbers.iter().position(|&other| other == child);
-        16 * block + found.expect("a node hangs on its parent")
+        position(&self.children, child).expect("a node hangs on its parent")
     }
 
     /// Number of the node's `len` elements before a child's. Counted from the nearer end.
@@ -268,14 +318,14 @@ impl ScoreTree {
 
     #[inline(always)]
     fn find_tagged(&self, tag: u32, member: &[u8]) -> Option<Position> {
-        let in_leaf = |leaf| {
+        let in_leaf = |(entry, leaf)| {
             let at = self.leaves.get(leaf).find(tag, member)?;
-            Some(Position { leaf, at })
+            Some(Position { leaf, at, entry, tag })
         };
         if self.height == 0 {
-            return in_leaf(self.root);
+            return in_leaf((0, self.root));
         }
-        self.index.candidates(tag).find_map(in_leaf)
+        self.index.find(tag, in_leaf)
     }
 
     /// Starts a prefetching look-up of a member.
@@ -290,7 +340,7 @@ impl ScoreTree {
     pub fn ahead_of_rank(&self, rank: usize) -> Option<Ahead> {
         (rank < self.len).then(|| {
             let (leaf, at) = self.locate(rank);
-            Ahead { hash: self.leaves.get(leaf).tag(at).into(), node: self.root }
+            self.ahead(self.leaves.get(leaf).member(at))
         })
     }
 
@@ -306,7 +356,7 @@ impl ScoreTree {
             0 => self.index.prefetch_place(tag),
             1 => self.index.prefetch_page(tag),
             2 => {
-                ahead.node = self.index.candidates(tag).next().unwrap_or(NONE);
+                ahead.node = self.index.find(tag, |(_, leaf)| Some(leaf)).unwrap_or(NONE);
                 if ahead.node != NONE {
                     self.leaves.prefetch(ahead.node);
                 }
@@ -361,31 +411,24 @@ impl ScoreTree {
         (node, before)
     }
 
-    /// The same without the number.
+    /// The leaf with a place, and the way there.
     #[inline]
-    fn descend_to_leaf(&self, place: Place<'_>) -> u32 {
-        let mut node = self.root;
+    fn path(&self, place: Place<'_>) -> (u32, Path) {
+        let (mut node, mut path) = (self.root, Path::new());
         for level in (0..self.height).rev() {
             let inner = self.inners.get(node);
-            node = inner.children[self.child_index(inner, level, place)];
+            let index = self.child_index(inner, level, place);
+            path.push((node, index));
+            node = inner.children[index];
         }
-        node
+        (node, path)
     }
 
     /// The last child whose first element comes before a place, or the first child.
     #[inline]
     fn child_index(&self, inner: &Inner, level: u32, place: Place<'_>) -> usize {
-        let (mut low, mut high) = (1, inner.children.len());
-        while low < high {
-            let middle = (low + high) / 2;
-            let first_member = || self.first_leaf(inner.children[middle], level).member(0);
-            if place.is_behind(inner.firsts[middle], first_member) {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        low - 1
+        let first_member = |at: usize| self.first_leaf(inner.children[at + 1], level).member(0);
+        place.position(&inner.firsts[1..], |&first| first, first_member)
     }
 
     /// The first leaf below a node of a level.
@@ -433,9 +476,18 @@ impl ScoreTree {
     }
 
     fn insert_tagged(&mut self, score: f64, tag: u32, member: &[u8]) {
+        let id = self.place(score, tag, member);
+        if self.height > 0 {
+            self.index.insert(tag, id);
+        }
+    }
+
+    /// Adds an element to its leaf, but not to the index; returns the leaf.
+    fn place(&mut self, score: f64, tag: u32, member: &[u8]) -> u32 {
         let place = Place::Before(score, member);
-        let mut id = self.descend_to_leaf(place);
+        let (mut id, path) = self.path(place);
         let mut at = self.leaves.get(id).position(place);
+        let mut has_split = false;
         loop {
             let leaf = self.leaves.get(id);
             let len = leaf.len();
@@ -447,6 +499,7 @@ impl ScoreTree {
             let is_at_end = at == len && (len == 1 || self.is_last(id));
             let split = if is_at_end { len } else { len / 2 };
             let right = self.split_leaf(id, split, score);
+            has_split = true;
             if at > split || is_at_end {
                 (id, at) = (right, at - split);
             }
@@ -456,10 +509,20 @@ impl ScoreTree {
         leaf.insert(at, score, tag, member);
         self.leaf_bytes = self.leaf_bytes + leaf.heap_bytes() - before;
         self.len += 1;
-        if self.height > 0 {
-            self.index.insert(tag, id);
+        if has_split {
             self.recount(id, 1, at == 0);
+            return id;
         }
+        let mut has_new_first = at == 0;
+        for (node, index) in path.into_iter().rev() {
+            let inner = self.inners.get_mut(node);
+            inner.counts[index] += 1;
+            if has_new_first {
+                inner.firsts[index] = score;
+                has_new_first = index == 0;
+            }
+        }
+        id
     }
 
     /// Whether this is the last leaf.
@@ -570,26 +633,46 @@ impl ScoreTree {
         }
     }
 
-    /// Sets the score of the element at a position.
-    pub fn set_score(&mut self, position: Position, score: f64) {
-        let Position { leaf: id, at } = position;
+    /// Sets the score of the element at a position, which is this member's.
+    pub fn set_score(&mut self, position: Position, score: f64, member: &[u8]) {
+        let Position { leaf: id, at, tag, .. } = position;
         let leaf = self.leaves.get_mut(id);
-        if leaf.fits(at, score) && at > 0 && at + 1 < leaf.len() {
-            leaf.rescore(at, at, score);
-            return;
-        }
+        debug_assert_eq!(leaf.member(at), member);
         // If it stays within the leaf, but not at its ends, where other leaves may come between.
-        let (tag, member) = (leaf.tag(at), leaf.member(at).to_vec());
-        let to = leaf.position(Place::Before(score, &member));
         let is_only_leaf = self.height == 0;
-        if is_only_leaf || (to > 0 && to < leaf.len() && at > 0) {
-            let before = leaf.heap_bytes();
-            leaf.rescore(at, if to > at { to - 1 } else { to }, score);
-            self.leaf_bytes = self.leaf_bytes + leaf.heap_bytes() - before;
-            return;
+        let last = leaf.len() - 1;
+        if is_only_leaf || (at > 0 && score >= leaf.score(0) && score <= leaf.score(last)) {
+            let to = leaf.position(Place::Before(score, member));
+            if is_only_leaf || (to > 0 && to <= last) {
+                let before = leaf.heap_bytes();
+                leaf.rescore(at, if to > at { to - 1 } else { to }, score, (tag, member));
+                self.leaf_bytes = self.leaf_bytes + leaf.heap_bytes() - before;
+                return;
+            }
         }
-        self.remove_at(id, at..at + 1);
-        self.insert_tagged(score, tag, &member);
+        if last == 0 {
+            self.remove_at(id, at..at + 1);
+            self.insert_tagged(score, tag, member);
+        } else {
+            self.carry(position, score, member);
+        }
+    }
+
+    /// Moves an element to the leaf where it belongs with this score. The index keeps its entry.
+    fn carry(&mut self, position: Position, score: f64, member: &[u8]) {
+        let Position { leaf: from, at, entry, tag } = position;
+        let leaf = self.leaves.get_mut(from);
+        let before = leaf.heap_bytes();
+        leaf.remove(at..at + 1);
+        self.leaf_bytes = self.leaf_bytes + leaf.heap_bytes() - before;
+        self.len -= 1;
+        self.recount(from, -1, at == 0);
+        let to = self.place(score, tag, member);
+        // Leaves that were split have changed entries, but moved none.
+        self.index.relocate_at(tag, entry, from, to);
+        if self.leaves.get(from).len() < LEAF_MIN {
+            self.merge_leaf(from);
+        }
     }
 
     /// Removes a member; returns its score.
@@ -615,7 +698,7 @@ impl ScoreTree {
         let leaf = self.leaves.get_mut(id);
         if self.height > 0 {
             for at in range.clone() {
-                self.index.remove(leaf.tag(at), id);
+                self.index.remove(tag_of(leaf.member(at)), id);
             }
         }
         let before = leaf.heap_bytes();
@@ -783,25 +866,26 @@ impl ScoreTree {
     /// even its score: the boundary separates visited members from others, and members do not cross
     /// it.
     pub fn scan(&self, boundary: u32, most: usize, mut visit: impl FnMut(f64, &[u8])) -> u32 {
-        let mut visit_leaf = |leaf: &Leaf, wanted: &dyn Fn(u32) -> bool| {
-            for (at, tag) in leaf.tags().enumerate() {
-                if wanted(tag) {
+        if self.height == 0 {
+            let leaf = self.leaves.get(self.root);
+            let all: Vec<u64> = leaf.tags().map(|tag| u64::from(tag.reverse_bits())).collect();
+            let behind = all.iter().copied().filter(|&place| place >= boundary.into());
+            let next = cut(&mut behind.collect::<Vec<_>>(), most, 0);
+            let wanted = u64::from(boundary)..next.unwrap_or(1 << 32);
+            for (at, place) in all.iter().enumerate() {
+                if wanted.contains(place) {
                     visit(leaf.score(at), leaf.member(at));
                 }
             }
-        };
-        if self.height == 0 {
-            let leaf = self.leaves.get(self.root);
-            let places = leaf.tags().map(|tag| u64::from(tag.reverse_bits()));
-            let mut places: Vec<u64> = places.filter(|&place| place >= boundary.into()).collect();
-            let next = cut(&mut places, most, 0);
-            let end = next.unwrap_or(1 << 32);
-            let wanted = u64::from(boundary)..end;
-            visit_leaf(leaf, &|tag| wanted.contains(&tag.reverse_bits().into()));
             return next.unwrap_or(0) as u32;
         }
         self.index.scan(boundary, most, |tag, leaf| {
-            visit_leaf(self.leaves.get(leaf), &|other| other == tag);
+            let leaf = self.leaves.get(leaf);
+            for (at, member) in leaf.tagged(tag) {
+                if tag_of(member) == tag {
+                    visit(leaf.score(at), member);
+                }
+            }
         })
     }
 

@@ -42,6 +42,7 @@ mod bucket;
 mod deadlines;
 mod entry;
 mod growth;
+mod loans;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -58,6 +59,7 @@ use smallvec::SmallVec;
 use crate::clock::{Deadline, Now};
 use crate::collections::hash::KeyHasher;
 
+use super::lent::Loans;
 use super::prefetch::prefetch;
 use super::scan::cut;
 use bucket::{BLOCK_BUCKETS, Bits, Block, Bucket, Link, SLOTS};
@@ -303,6 +305,8 @@ pub struct Table<O> {
     walk: WalkState,
     /// The keys of each hash slot, at a cluster's node.
     slots: Option<Box<SlotIndex>>,
+    /// Values that are lent, by their entries' addresses (`loans.rs`).
+    loans: Loans,
     /// Changed by each insert and remove: older slots are stale.
     #[cfg(debug_assertions)]
     generation: Generation,
@@ -336,6 +340,7 @@ impl<O> Table<O> {
             fill: Vec::new(),
             walk: WalkState::default(),
             slots: None,
+            loans: Loans::default(),
             #[cfg(debug_assertions)]
             generation: Generation::next(),
             objects: PhantomData,
@@ -462,14 +467,18 @@ impl<O> Table<O> {
 
     /// The string at a position, for changing in place; `None` for an object.
     pub fn bytes_mut(&mut self, slot: Slot) -> Option<&mut [u8]> {
+        let entry = self.link(slot).entry();
+        self.end_loans_of(entry);
         // SAFETY: as in `entry`, and the table is borrowed mutably.
-        unsafe { self.link(slot).entry().bytes_mut() }
+        unsafe { entry.bytes_mut() }
     }
 
     /// The object at a position; `None` for a string.
     pub fn object_mut(&mut self, slot: Slot) -> Option<&mut O> {
+        let entry = self.link(slot).entry();
+        self.end_loans_of(entry);
         // SAFETY: as in `entry`, and the table is borrowed mutably.
-        unsafe { self.link(slot).entry().object_mut() }
+        unsafe { entry.object_mut() }
     }
 
     /// Sets the lower 24 bits of `access` as the entry's access bits.
@@ -619,6 +628,7 @@ impl<O> Table<O> {
         deadline: Option<Deadline>,
     ) -> Option<Box<O>> {
         let old = self.link(slot);
+        self.end_loans_of(old.entry());
         // SAFETY: the entry is alive and of this `O`; its slot gets the new place at once.
         let (entry, object) = unsafe { old.entry().replace(value, deadline) };
         self.relink(slot, old, entry, deadline);
@@ -628,6 +638,7 @@ impl<O> Table<O> {
     /// Replaces an entry by another one of the same key, and returns it; the position stays.
     pub fn exchange(&mut self, slot: Slot, entry: Owned<O>) -> Owned<O> {
         let old = self.link(slot);
+        self.end_loans_of(old.entry());
         debug_assert_eq!(self.entry(slot).key(), entry.key());
         let deadline = entry.deadline();
         self.relink(slot, old, entry.into_raw(), deadline);
@@ -638,6 +649,7 @@ impl<O> Table<O> {
     /// Sets, changes or removes a key's deadline; the position stays.
     pub fn set_deadline(&mut self, slot: Slot, deadline: Option<Deadline>) {
         let old = self.link(slot);
+        self.end_loans_of(old.entry());
         // SAFETY: the entry is alive; its slot gets the new place at once.
         let entry = unsafe { old.entry().set_deadline(deadline) };
         self.relink(slot, old, entry, deadline);
@@ -648,6 +660,7 @@ impl<O> Table<O> {
     /// out of memory ends the process.
     pub fn resize_bytes(&mut self, slot: Slot, len: usize, kind: u8) -> &mut [u8] {
         let old = self.link(slot);
+        self.end_loans_of(old.entry());
         let deadline = old.entry().deadline();
         let entry = match self.entry(slot).value() {
             // SAFETY: the entry is alive and a string; its slot gets the new place at once.
@@ -687,6 +700,7 @@ impl<O> Table<O> {
     /// Removes a key.
     pub fn remove(&mut self, slot: Slot) -> Owned<O> {
         let link = self.link(slot);
+        self.end_loans_of(link.entry());
         let (chunk, index) = self.chunk_mut(slot.segment());
         chunk.segments[index].len -= 1;
         Self::vacate(chunk, index, slot.bucket(), slot.slot());
@@ -739,6 +753,7 @@ impl<O> Table<O> {
 
     /// Moves the content to a table of its own.
     pub fn take(&mut self) -> Table<O> {
+        self.loans = Loans::default();
         let mut empty = self.alike();
         empty.base_ms = self.base_ms;
         mem::replace(self, empty)
@@ -927,6 +942,7 @@ impl<O> Table<O> {
 
 impl<O> Drop for Table<O> {
     fn drop(&mut self) {
+        self.loans.end_all();
         // SAFETY: the table owned the entries, and nobody looks at its slots again.
         self.links().for_each(|link| unsafe { link.entry().free::<O>() });
     }

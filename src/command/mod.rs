@@ -1,7 +1,7 @@
 //! The commands: a folder or file for each family, with each command's specification beside its
 //! handler.
 //!
-//! Several families share `deadline` and `help`.
+//! Several families share `deadline`, `timeout` and `help`.
 
 pub(crate) mod admin;
 pub(crate) mod cluster;
@@ -21,6 +21,7 @@ pub(crate) mod set;
 pub(crate) mod sorted_set;
 pub(crate) mod stream;
 pub(crate) mod string;
+pub(crate) mod timeout;
 pub(crate) mod transaction;
 
 use std::sync::LazyLock;
@@ -38,23 +39,30 @@ pub(crate) use admin::restart::FAILED as RESTART_FAILED;
 /// The families, in the order of `COMMAND LIST`.
 static FAMILIES: &[&[CommandSpec]] = &[
     string::COMMANDS,
+    string::limit::COMMANDS,
     string::bitmap::COMMANDS,
     hash::COMMANDS,
     string::hyperloglog::COMMANDS,
     list::COMMANDS,
     list::blocking::COMMANDS,
+    list::batch::COMMANDS,
     set::COMMANDS,
     stream::COMMANDS,
     stream::read::COMMANDS,
     stream::group::COMMANDS,
+    stream::idempotent::COMMANDS,
     stream::info::COMMANDS,
+    stream::bury::COMMANDS,
+    stream::owner::COMMANDS,
     stream::references::COMMANDS,
+    stream::release::COMMANDS,
     sorted_set::COMMANDS,
     sorted_set::range::COMMANDS,
     sorted_set::pop::COMMANDS,
     sorted_set::combine::COMMANDS,
     sorted_set::geo::COMMANDS,
     sorted_set::due::COMMANDS,
+    sorted_set::moving::COMMANDS,
     lock::COMMANDS,
     lock::report::COMMANDS,
     lock::semaphore::COMMANDS,
@@ -86,6 +94,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     observe::memory::COMMANDS,
     admin::module::COMMANDS,
     observe::command_log::COMMANDS,
+    observe::hot_keys::COMMANDS,
     observe::latency::COMMANDS,
     admin::debug::COMMANDS,
 ];

@@ -31,153 +31,48 @@ const ASKING: Flags = Flags::PUBSUB.union(Flags::LOADING).union(Flags::STALE);
 const SHARD_CHANNEL: &[KeySpec] = &[key(1, KeyFlags::NOT_KEY)];
 const SHARD_CHANNELS: &[KeySpec] = &[keys(1, -1, 1, KeyFlags::NOT_KEY)];
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    spec("PSUBSCRIBE", |ctx| subscribe(ctx, Kind::Pattern))
-        .at_least(2)
-        .channel_patterns()
-        .flags(SUBSCRIBING)
-        .with(Flags::WHILE_SUBSCRIBED.union(Flags::NEEDS_CLIENT))
-        .group(Group::PubSub)
-        .since("2.0.0")
-        .docs(
-            "pattern [pattern ...]",
-            "Subscribes to the channels whose names match patterns.",
-            "O(N log P), N patterns given, P known",
-        ),
-    spec("PUBLISH", |ctx| publish(ctx, Kind::Channel))
-        .exactly(3)
-        .channels(1, false)
-        .flags(PUBLISHING)
-        .group(Group::PubSub)
-        .since("2.0.0")
-        .docs(
-            "channel message",
-            "Sends a message to the subscribers of a channel.",
-            "O(N+M), N listeners of the channel, M patterns",
-        ),
-    container("PUBSUB", SUBCOMMANDS).group(Group::PubSub).since("2.8.0").docs(
-        "",
-        "Describes channels and their subscribers.",
-        "Depends on the subcommand",
-    ),
-    spec("PUNSUBSCRIBE", |ctx| unsubscribe(ctx, Kind::Pattern))
-        .at_least(1)
-        .flags(SUBSCRIBING)
-        .with(Flags::WHILE_SUBSCRIBED.union(Flags::NEEDS_CLIENT))
-        .group(Group::PubSub)
-        .since("2.0.0")
-        .docs(
-            "[pattern [pattern ...]]",
-            "Unsubscribes from these patterns, or from all.",
-            "O(N log P), N patterns given, P known",
-        ),
-    spec("SPUBLISH", |ctx| publish(ctx, Kind::Shard))
-        .exactly(3)
-        .channels(1, false)
-        .flags(PUBLISHING)
-        .keys(SHARD_CHANNEL)
-        .group(Group::PubSub)
-        .since("7.0.0")
-        .docs(
-            "shardchannel message",
-            "Sends a message to the subscribers of a shard channel.",
-            "O(N), N listeners of the shard channel",
-        ),
-    spec("SSUBSCRIBE", |ctx| subscribe(ctx, Kind::Shard))
-        .at_least(2)
-        .channels(1, true)
-        .flags(SUBSCRIBING)
-        .keys(SHARD_CHANNELS)
-        .with(Flags::WHILE_SUBSCRIBED.union(Flags::NEEDS_CLIENT))
-        .group(Group::PubSub)
-        .since("7.0.0")
-        .docs(
-            "shardchannel [shardchannel ...]",
-            "Subscribes to shard channels.",
-            "O(N), N shard channels given",
-        ),
-    spec("SUBSCRIBE", |ctx| subscribe(ctx, Kind::Channel))
-        .at_least(2)
-        .channels(1, true)
-        .flags(SUBSCRIBING)
-        .with(Flags::WHILE_SUBSCRIBED.union(Flags::NEEDS_CLIENT))
-        .group(Group::PubSub)
-        .since("2.0.0")
+    spec("PSUBSCRIBE", |ctx| subscribe(ctx, Kind::Pattern)).at_least(2).channel_patterns().flags(SUBSCRIBING)
+        .with(Flags::WHILE_SUBSCRIBED.union(Flags::NEEDS_CLIENT)).group(Group::PubSub).since("2.0.0")
+        .docs("pattern [pattern ...]", "Subscribes to the channels whose names match patterns.", "O(N log P), N patterns given, P known"),
+    spec("PUBLISH", |ctx| publish(ctx, Kind::Channel)).exactly(3).channels(1, false).flags(PUBLISHING).group(Group::PubSub).since("2.0.0")
+        .docs("channel message", "Sends a message to the subscribers of a channel.", "O(N+M), N listeners of the channel, M patterns"),
+    container("PUBSUB", SUBCOMMANDS).group(Group::PubSub).since("2.8.0")
+        .docs("", "Describes channels and their subscribers.", "Depends on the subcommand"),
+    spec("PUNSUBSCRIBE", |ctx| unsubscribe(ctx, Kind::Pattern)).at_least(1).flags(SUBSCRIBING).with(Flags::WHILE_SUBSCRIBED.union(Flags::NEEDS_CLIENT))
+        .group(Group::PubSub).since("2.0.0")
+        .docs("[pattern [pattern ...]]", "Unsubscribes from these patterns, or from all.", "O(N log P), N patterns given, P known"),
+    spec("SPUBLISH", |ctx| publish(ctx, Kind::Shard)).exactly(3).channels(1, false).flags(PUBLISHING).keys(SHARD_CHANNEL).group(Group::PubSub).since("7.0.0")
+        .docs("shardchannel message", "Sends a message to the subscribers of a shard channel.", "O(N), N listeners of the shard channel"),
+    spec("SSUBSCRIBE", |ctx| subscribe(ctx, Kind::Shard)).at_least(2).channels(1, true).flags(SUBSCRIBING).keys(SHARD_CHANNELS)
+        .with(Flags::WHILE_SUBSCRIBED.union(Flags::NEEDS_CLIENT)).group(Group::PubSub).since("7.0.0")
+        .docs("shardchannel [shardchannel ...]", "Subscribes to shard channels.", "O(N), N shard channels given"),
+    spec("SUBSCRIBE", |ctx| subscribe(ctx, Kind::Channel)).at_least(2).channels(1, true).flags(SUBSCRIBING)
+        .with(Flags::WHILE_SUBSCRIBED.union(Flags::NEEDS_CLIENT)).group(Group::PubSub).since("2.0.0")
         .docs("channel [channel ...]", "Subscribes to channels.", "O(N), N channels given"),
-    spec("SUNSUBSCRIBE", |ctx| unsubscribe(ctx, Kind::Shard))
-        .at_least(1)
-        .flags(SUBSCRIBING)
-        .keys(SHARD_CHANNELS)
-        .with(Flags::WHILE_SUBSCRIBED.union(Flags::NEEDS_CLIENT))
-        .group(Group::PubSub)
-        .since("7.0.0")
-        .docs(
-            "[shardchannel [shardchannel ...]]",
-            "Unsubscribes from these shard channels, or from all.",
-            "O(N), N shard channels given",
-        ),
-    spec("UNSUBSCRIBE", |ctx| unsubscribe(ctx, Kind::Channel))
-        .at_least(1)
-        .flags(SUBSCRIBING)
-        .with(Flags::WHILE_SUBSCRIBED.union(Flags::NEEDS_CLIENT))
-        .group(Group::PubSub)
-        .since("2.0.0")
-        .docs(
-            "[channel [channel ...]]",
-            "Unsubscribes from these channels, or from all.",
-            "O(N), N channels given",
-        ),
+    spec("SUNSUBSCRIBE", |ctx| unsubscribe(ctx, Kind::Shard)).at_least(1).flags(SUBSCRIBING).keys(SHARD_CHANNELS)
+        .with(Flags::WHILE_SUBSCRIBED.union(Flags::NEEDS_CLIENT)).group(Group::PubSub).since("7.0.0")
+        .docs("[shardchannel [shardchannel ...]]", "Unsubscribes from these shard channels, or from all.", "O(N), N shard channels given"),
+    spec("UNSUBSCRIBE", |ctx| unsubscribe(ctx, Kind::Channel)).at_least(1).flags(SUBSCRIBING).with(Flags::WHILE_SUBSCRIBED.union(Flags::NEEDS_CLIENT))
+        .group(Group::PubSub).since("2.0.0")
+        .docs("[channel [channel ...]]", "Unsubscribes from these channels, or from all.", "O(N), N channels given"),
 ];
 
+#[rustfmt::skip]
 const SUBCOMMANDS: &[CommandSpec] = &[
-    spec("CHANNELS", |ctx| channels(ctx, Kind::Channel))
-        .at_least(2)
-        .flags(ASKING)
-        .group(Group::PubSub)
-        .since("2.8.0")
+    spec("CHANNELS", |ctx| channels(ctx, Kind::Channel)).at_least(2).flags(ASKING).group(Group::PubSub).since("2.8.0")
         .docs("[pattern]", "Lists the channels that have subscribers.", "O(N), N channels"),
-    spec("HELP", help_from_specs)
-        .exactly(2)
-        .flags(Flags::LOADING_STALE)
-        .group(Group::PubSub)
-        .since("6.2.0")
+    spec("HELP", help_from_specs).exactly(2).flags(Flags::LOADING_STALE).group(Group::PubSub).since("6.2.0")
         .docs("", "Lists these subcommands.", "O(1)"),
-    spec("NUMPAT", pattern_count)
-        .exactly(2)
-        .flags(ASKING)
-        .group(Group::PubSub)
-        .since("2.8.0")
+    spec("NUMPAT", pattern_count).exactly(2).flags(ASKING).group(Group::PubSub).since("2.8.0")
         .docs("", "Counts the different patterns that have subscribers.", "O(1)"),
-    spec("NUMSUB", |ctx| listener_counts(ctx, Kind::Channel))
-        .at_least(2)
-        .flags(ASKING)
-        .group(Group::PubSub)
-        .since("2.8.0")
-        .docs(
-            "[channel [channel ...]]",
-            "Counts the subscribers of channels, except those by pattern.",
-            "O(N), N channels given",
-        ),
-    spec("SHARDCHANNELS", |ctx| channels(ctx, Kind::Shard))
-        .at_least(2)
-        .flags(ASKING)
-        .group(Group::PubSub)
-        .since("7.0.0")
-        .docs(
-            "[pattern]",
-            "Lists the shard channels that have subscribers.",
-            "O(N), N shard channels",
-        ),
-    spec("SHARDNUMSUB", |ctx| listener_counts(ctx, Kind::Shard))
-        .at_least(2)
-        .flags(ASKING)
-        .group(Group::PubSub)
-        .since("7.0.0")
-        .docs(
-            "[shardchannel [shardchannel ...]]",
-            "Counts the subscribers of shard channels.",
-            "O(N), N shard channels given",
-        ),
+    spec("NUMSUB", |ctx| listener_counts(ctx, Kind::Channel)).at_least(2).flags(ASKING).group(Group::PubSub).since("2.8.0")
+        .docs("[channel [channel ...]]", "Counts the subscribers of channels, except those by pattern.", "O(N), N channels given"),
+    spec("SHARDCHANNELS", |ctx| channels(ctx, Kind::Shard)).at_least(2).flags(ASKING).group(Group::PubSub).since("7.0.0")
+        .docs("[pattern]", "Lists the shard channels that have subscribers.", "O(N), N shard channels"),
+    spec("SHARDNUMSUB", |ctx| listener_counts(ctx, Kind::Shard)).at_least(2).flags(ASKING).group(Group::PubSub).since("7.0.0")
+        .docs("[shardchannel [shardchannel ...]]", "Counts the subscribers of shard channels.", "O(N), N shard channels given"),
 ];
 
 // ---- subscriptions ------------------------------------------------------------------------------
@@ -280,6 +175,7 @@ fn confirmation(reply: &mut ReplyWriter<'_>, word: &str, name: Option<&[u8]>, co
 /// `PUBLISH channel message`, `SPUBLISH shardchannel message`: the number of deliveries.
 fn publish(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
     let receivers = deliver(&mut ctx.core.state, kind, ctx.args.get(1), ctx.args.get(2));
+    ctx.core.state.hear(ctx.args.get(1), ctx.args.get(2));
     match &mut ctx.core.state.cluster {
         None => ctx.repeat_message(),
         // The other nodes, this node's replicas among them, get the message over the bus.

@@ -28,135 +28,55 @@ const ALL_READ: &[KeySpec] = &[keys(1, -1, 1, KeyFlags::RO_ACCESS)];
 const FIRST_STORED: &[KeySpec] =
     &[key(1, KeyFlags::OW_UPDATE), keys(2, -1, 1, KeyFlags::RO_ACCESS)];
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    set_spec("SADD", sadd, "1.0.0", Flags::WRITE_DENYOOM_FAST)
-        .at_least(3)
-        .keys(&[key(1, KeyFlags::RW_INSERT)])
-        .docs(
-            "key member [member ...]",
-            "Adds members to a set, creating it if necessary.",
-            "O(N) where N is the number of members given",
-        ),
-    set_spec("SCARD", scard, "1.0.0", Flags::READONLY_FAST).exactly(2).keys(KeySpec::RO).docs(
-        "key",
-        "Counts the members of a set.",
-        "O(1)",
-    ),
-    set_spec("SDIFF", sdiff, "1.0.0", Flags::READONLY)
-        .at_least(2)
-        .keys(ALL_READ)
-        .docs(
-            "key [key ...]",
-            "Returns the members of the first set that are in none of the others.",
-            "O(N) where N is the number of members of all sets",
-        )
-        .tips(&["nondeterministic_output_order"]),
-    set_spec("SDIFFSTORE", sdiffstore, "1.0.0", Flags::WRITE_DENYOOM)
-        .at_least(3)
-        .keys(FIRST_STORED)
-        .docs(
-            "destination key [key ...]",
-            "Stores the members of the first set that are in none of the others.",
-            "O(N) where N is the number of members of all sets",
-        ),
-    set_spec("SINTER", sinter, "1.0.0", Flags::READONLY)
-        .at_least(2)
-        .keys(ALL_READ)
-        .docs(
-            "key [key ...]",
-            "Returns the members that several sets have in common.",
-            "O(N*M) where N is the number of members of the smallest set and M that of sets",
-        )
-        .tips(&["nondeterministic_output_order"]),
-    set_spec("SINTERCARD", sintercard, "7.0.0", Flags::READONLY.union(Flags::MOVABLEKEYS))
-        .at_least(3)
-        .keys(&[counted_keys(1, KeyFlags::RO_ACCESS)])
-        .docs(
-            "numkeys key [key ...] [LIMIT limit]",
-            "Counts the members that several sets have in common, up to a limit.",
-            "O(N*M) where N is the number of members of the smallest set and M that of sets",
-        ),
-    set_spec("SINTERSTORE", sinterstore, "1.0.0", Flags::WRITE_DENYOOM)
-        .at_least(3)
-        .keys(&[key(1, KeyFlags::RW_UPDATE), keys(2, -1, 1, KeyFlags::RO_ACCESS)])
-        .docs(
-            "destination key [key ...]",
-            "Stores the members that several sets have in common.",
-            "O(N*M) where N is the number of members of the smallest set and M that of sets",
-        ),
-    set_spec("SISMEMBER", sismember, "1.0.0", Flags::READONLY_FAST)
-        .exactly(3)
-        .keys(KeySpec::RO)
+    set_spec("SADD", sadd, "1.0.0", Flags::WRITE_DENYOOM_FAST).at_least(3).keys(&[key(1, KeyFlags::RW_INSERT)])
+        .docs("key member [member ...]", "Adds members to a set, creating it if necessary.", "O(N) where N is the number of members given"),
+    set_spec("SCARD", scard, "1.0.0", Flags::READONLY_FAST).exactly(2).keys(KeySpec::RO)
+        .docs("key", "Counts the members of a set.", "O(1)"),
+    set_spec("SDIFF", sdiff, "1.0.0", Flags::READONLY).at_least(2).keys(ALL_READ).tips(&["nondeterministic_output_order"])
+        .docs("key [key ...]", "Returns the members of the first set that are in none of the others.", "O(N) where N is the number of members of all sets"),
+    set_spec("SDIFFSTORE", sdiffstore, "1.0.0", Flags::WRITE_DENYOOM).at_least(3).keys(FIRST_STORED)
+        .docs("destination key [key ...]", "Stores the members of the first set that are in none of the others.",
+            "O(N) where N is the number of members of all sets"),
+    set_spec("SINTER", sinter, "1.0.0", Flags::READONLY).at_least(2).keys(ALL_READ).tips(&["nondeterministic_output_order"])
+        .docs("key [key ...]", "Returns the members that several sets have in common.",
+            "O(N*M) where N is the number of members of the smallest set and M that of sets"),
+    set_spec("SINTERCARD", sintercard, "7.0.0", Flags::READONLY.union(Flags::MOVABLEKEYS)).at_least(3).keys(&[counted_keys(1, KeyFlags::RO_ACCESS)])
+        .docs("numkeys key [key ...] [LIMIT limit]", "Counts the members that several sets have in common, up to a limit.",
+            "O(N*M) where N is the number of members of the smallest set and M that of sets"),
+    set_spec("SUNIONCARD", sunioncard, "8.10.0", Flags::READONLY.union(Flags::MOVABLEKEYS)).at_least(3).keys(&[counted_keys(1, KeyFlags::RO_ACCESS)])
+        .docs("numkeys key [key ...] [APPROX] [LIMIT limit]", "Counts the members of the union of several sets, up to a limit.",
+            "O(N) where N is the number of members of all sets"),
+    set_spec("SDIFFCARD", sdiffcard, "8.10.0", Flags::READONLY.union(Flags::MOVABLEKEYS)).at_least(3).keys(&[counted_keys(1, KeyFlags::RO_ACCESS)])
+        .docs("numkeys key [key ...] [LIMIT limit]", "Counts the members of a set that several others do not have, up to a limit.",
+            "O(N) where N is the number of members of all sets"),
+    set_spec("SINTERSTORE", sinterstore, "1.0.0", Flags::WRITE_DENYOOM).at_least(3).keys(&[key(1, KeyFlags::RW_UPDATE), keys(2, -1, 1, KeyFlags::RO_ACCESS)])
+        .docs("destination key [key ...]", "Stores the members that several sets have in common.",
+            "O(N*M) where N is the number of members of the smallest set and M that of sets"),
+    set_spec("SISMEMBER", sismember, "1.0.0", Flags::READONLY_FAST).exactly(3).keys(KeySpec::RO)
         .docs("key member", "Determines whether a set has a member.", "O(1)"),
-    set_spec("SMEMBERS", smembers, "1.0.0", Flags::READONLY)
-        .exactly(2)
-        .keys(KeySpec::RO_ACCESS)
-        .docs("key", "Returns all members of a set.", "O(N) where N is the number of members")
-        .tips(&["nondeterministic_output_order"]),
-    set_spec("SMISMEMBER", smismember, "6.2.0", Flags::READONLY_FAST)
-        .at_least(3)
-        .keys(KeySpec::RO_ACCESS)
-        .docs(
-            "key member [member ...]",
-            "Determines for each of several members whether a set has it.",
-            "O(N) where N is the number of members given",
-        ),
-    set_spec("SMOVE", smove, "1.0.0", Flags::WRITE_FAST)
-        .exactly(4)
-        .keys(&[key(1, KeyFlags::RW_ACCESS_DELETE), key(2, KeyFlags::RW_INSERT)])
+    set_spec("SMEMBERS", smembers, "1.0.0", Flags::READONLY).exactly(2).keys(KeySpec::RO_ACCESS).tips(&["nondeterministic_output_order"])
+        .docs("key", "Returns all members of a set.", "O(N) where N is the number of members"),
+    set_spec("SMISMEMBER", smismember, "6.2.0", Flags::READONLY_FAST).at_least(3).keys(KeySpec::RO_ACCESS)
+        .docs("key member [member ...]", "Determines for each of several members whether a set has it.", "O(N) where N is the number of members given"),
+    set_spec("SMOVE", smove, "1.0.0", Flags::WRITE_FAST).exactly(4).keys(&[key(1, KeyFlags::RW_ACCESS_DELETE), key(2, KeyFlags::RW_INSERT)])
         .docs("source destination member", "Moves a member from one set to another.", "O(1)"),
-    set_spec("SPOP", spop, "1.0.0", Flags::WRITE_FAST.union(Flags::TAKES_RANDOM))
-        .at_least(2)
-        .keys(&[key(1, KeyFlags::RW_ACCESS_DELETE)])
-        .docs(
-            "key [count]",
-            "Removes and returns random members of a set.",
-            "O(1) without a count, else O(N) where N is the count",
-        )
-        .tips(&["nondeterministic_output"]),
-    set_spec("SRANDMEMBER", srandmember, "1.0.0", Flags::READONLY)
-        .at_least(2)
-        .keys(KeySpec::RO_ACCESS)
-        .docs(
-            "key [count]",
-            "Returns random members of a set: different ones, or with repetition if the count is negative.",
-            "O(1) without a count, else O(N) where N is the count",
-        )
-        .tips(&["nondeterministic_output"]),
-    set_spec("SREM", srem, "1.0.0", Flags::WRITE_FAST)
-        .at_least(3)
-        .keys(&[key(1, KeyFlags::RW_DELETE)])
-        .docs(
-            "key member [member ...]",
-            "Removes members from a set, and the set with its last member.",
-            "O(N) where N is the number of members given",
-        ),
-    set_spec("SSCAN", sscan, "2.8.0", Flags::READONLY)
-        .at_least(3)
-        .keys(KeySpec::RO_ACCESS)
-        .docs(
-            "key cursor [MATCH pattern] [COUNT count]",
-            "Iterates over the members of a set, some in each call.",
-            "O(COUNT) for each call, O(N) for the whole walk",
-        )
-        .tips(&["nondeterministic_output"]),
-    set_spec("SUNION", sunion, "1.0.0", Flags::READONLY)
-        .at_least(2)
-        .keys(ALL_READ)
-        .docs(
-            "key [key ...]",
-            "Returns the members of the union of several sets.",
-            "O(N) where N is the number of members of all sets",
-        )
-        .tips(&["nondeterministic_output_order"]),
-    set_spec("SUNIONSTORE", sunionstore, "1.0.0", Flags::WRITE_DENYOOM)
-        .at_least(3)
-        .keys(FIRST_STORED)
-        .docs(
-            "destination key [key ...]",
-            "Stores the members of the union of several sets.",
-            "O(N) where N is the number of members of all sets",
-        ),
+    set_spec("SPOP", spop, "1.0.0", Flags::WRITE_FAST.union(Flags::TAKES_RANDOM)).at_least(2).keys(&[key(1, KeyFlags::RW_ACCESS_DELETE)])
+        .tips(&["nondeterministic_output"])
+        .docs("key [count]", "Removes and returns random members of a set.", "O(1) without a count, else O(N) where N is the count"),
+    set_spec("SRANDMEMBER", srandmember, "1.0.0", Flags::READONLY).at_least(2).keys(KeySpec::RO_ACCESS).tips(&["nondeterministic_output"])
+        .docs("key [count]", "Returns random members of a set: different ones, or with repetition if the count is negative.",
+            "O(1) without a count, else O(N) where N is the count"),
+    set_spec("SREM", srem, "1.0.0", Flags::WRITE_FAST).at_least(3).keys(&[key(1, KeyFlags::RW_DELETE)])
+        .docs("key member [member ...]", "Removes members from a set, and the set with its last member.", "O(N) where N is the number of members given"),
+    set_spec("SSCAN", sscan, "2.8.0", Flags::READONLY).at_least(3).keys(KeySpec::RO_ACCESS).tips(&["nondeterministic_output"])
+        .docs("key cursor [MATCH pattern] [COUNT count]", "Iterates over the members of a set, some in each call.",
+            "O(COUNT) for each call, O(N) for the whole walk"),
+    set_spec("SUNION", sunion, "1.0.0", Flags::READONLY).at_least(2).keys(ALL_READ).tips(&["nondeterministic_output_order"])
+        .docs("key [key ...]", "Returns the members of the union of several sets.", "O(N) where N is the number of members of all sets"),
+    set_spec("SUNIONSTORE", sunionstore, "1.0.0", Flags::WRITE_DENYOOM).at_least(3).keys(FIRST_STORED)
+        .docs("destination key [key ...]", "Stores the members of the union of several sets.", "O(N) where N is the number of members of all sets"),
 ];
 
 const fn set_spec(
@@ -329,7 +249,7 @@ fn smove(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// The most members of an SREM that repeats SPOP, for Valkey.
+/// The most members of an SREM that replicates SPOP, for Valkey.
 const SREM_MEMBERS: usize = 1024;
 
 /// `SPOP key [count]`: a bulk string or nil; with a count a set.
@@ -572,9 +492,12 @@ fn sinter(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `SINTERCARD numkeys key [key ...] [LIMIT limit]`: the number of common members, or the limit if
-/// that is less.
-fn sintercard(ctx: &mut Context<'_>) -> CommandResult {
+/// `numkeys key [key ...] [LIMIT limit]`, with the word APPROX if `approximates`: the keys and the
+/// limit.
+fn parse_counted(
+    ctx: &Context<'_>,
+    approximates: bool,
+) -> Result<(std::ops::Range<usize>, usize), CommandError> {
     let mut options = ctx.args.cursor(1);
     let keys = options.take_keys(1, 1).map_err(|bad| match bad {
         BadKeyCount::TooLarge(_) => CommandError::MANY_KEYS,
@@ -582,15 +505,55 @@ fn sintercard(ctx: &mut Context<'_>) -> CommandResult {
     })?;
     let mut limit = 0;
     while !options.is_at_end() {
+        if approximates && options.take_word("APPROX") {
+            continue;
+        }
         if options.remaining() < 2 || !options.take_word("LIMIT") {
             return Err(CommandError::Syntax);
         }
         let value = parse_i64(options.take()?).and_then(|limit| usize::try_from(limit).ok());
         limit = value.ok_or(CommandError::NEGATIVE_LIMIT)?;
     }
+    Ok((keys, if limit == 0 { usize::MAX } else { limit }))
+}
+
+/// `SUNIONCARD numkeys key [key ...] [APPROX] [LIMIT limit]`: the number of members of the union,
+/// or the limit if that is less. It is exact with APPROX too.
+fn sunioncard(ctx: &mut Context<'_>) -> CommandResult {
+    let (keys, limit) = parse_counted(ctx, true)?;
+    let slots = read_sets(ctx, keys)?;
+    let sets = views(&ctx.core.keyspace, slots.iter().flatten().copied())?;
+    let count = match sets[..] {
+        [set] => set.len(),
+        _ if sets.iter().any(|set| set.len() >= limit) => limit,
+        _ => unite(&sets, &limits(ctx)).as_view().len(),
+    };
+    ctx.reply.integer(count.min(limit) as i64);
+    Ok(Outcome::Replied)
+}
+
+/// `SDIFFCARD numkeys key [key ...] [LIMIT limit]`: the number of members that only the first set
+/// has, or the limit if that is less.
+fn sdiffcard(ctx: &mut Context<'_>) -> CommandResult {
+    let (keys, limit) = parse_counted(ctx, false)?;
+    let slots = read_sets(ctx, keys)?;
+    let difference = Difference::of(&ctx.core.keyspace, &slots)?;
+    let mut count = 0;
+    if difference.removes_from_copy() {
+        count = difference.copy_and_remove(&limits(ctx)).as_view().len();
+    } else {
+        difference.for_each(|_| count += 1);
+    }
+    ctx.reply.integer(count.min(limit) as i64);
+    Ok(Outcome::Replied)
+}
+
+/// `SINTERCARD numkeys key [key ...] [LIMIT limit]`: the number of common members, or the limit if
+/// that is less.
+fn sintercard(ctx: &mut Context<'_>) -> CommandResult {
+    let (keys, limit) = parse_counted(ctx, false)?;
     let slots = read_sets(ctx, keys)?;
     let sets = intersected(&ctx.core.keyspace, &slots)?;
-    let limit = if limit == 0 { usize::MAX } else { limit };
     let count = match sets[..] {
         [set] => set.len().min(limit),
         _ => {

@@ -7,7 +7,7 @@
 
 use crate::client::ClientFlags;
 use crate::client::transaction::Transaction;
-use crate::command::lock::is_guarded;
+use crate::command::{lock, stream};
 use crate::durability::persistence;
 use crate::error::CommandError;
 use crate::gate::execute::{Gate, Ran, Request};
@@ -24,46 +24,20 @@ const AT_ANY_TIME: Flags = Flags::NOSCRIPT
     .union(Flags::FAST)
     .union(Flags::ALLOW_BUSY);
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    spec("MULTI", multi)
-        .exactly(1)
-        .flags(AT_ANY_TIME)
-        .with(Flags::NEVER_QUEUED.union(Flags::NEEDS_CLIENT))
-        .group(Group::Transactions)
-        .since("1.2.0")
+    spec("MULTI", multi).exactly(1).flags(AT_ANY_TIME).with(Flags::NEVER_QUEUED.union(Flags::NEEDS_CLIENT)).group(Group::Transactions).since("1.2.0")
         .docs("", "Begins a transaction: the following commands are queued until EXEC.", "O(1)"),
-    spec("EXEC", exec)
-        .exactly(1)
-        .flags(Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE).union(Flags::SKIP_SLOWLOG))
-        .with(Flags::NEVER_QUEUED.union(Flags::RUNS_QUEUED).union(Flags::NEEDS_CLIENT))
-        .group(Group::Transactions)
-        .since("1.2.0")
+    spec("EXEC", exec).exactly(1).flags(Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE).union(Flags::SKIP_SLOWLOG))
+        .with(Flags::NEVER_QUEUED.union(Flags::RUNS_QUEUED).union(Flags::NEEDS_CLIENT)).group(Group::Transactions).since("1.2.0")
         .docs("", "Runs the commands of the transaction.", "Depends on the commands"),
-    spec("DISCARD", discard)
-        .exactly(1)
-        .flags(AT_ANY_TIME)
-        .with(Flags::NEVER_QUEUED.union(Flags::ENDS_TRANSACTION).union(Flags::NEEDS_CLIENT))
-        .group(Group::Transactions)
-        .since("2.0.0")
+    spec("DISCARD", discard).exactly(1).flags(AT_ANY_TIME).with(Flags::NEVER_QUEUED.union(Flags::ENDS_TRANSACTION).union(Flags::NEEDS_CLIENT))
+        .group(Group::Transactions).since("2.0.0")
         .docs("", "Discards the transaction.", "O(N), N commands kept"),
-    spec("WATCH", watch)
-        .at_least(2)
-        .keys(&[keys(1, -1, 1, KeyFlags::RO)])
-        .flags(AT_ANY_TIME)
-        .with(Flags::NEVER_QUEUED.union(Flags::NEEDS_CLIENT))
-        .group(Group::Transactions)
-        .since("2.2.0")
-        .docs(
-            "key [key ...]",
-            "Makes the next EXEC run only if these keys do not change.",
-            "O(1) a key",
-        ),
-    spec("UNWATCH", unwatch)
-        .exactly(1)
-        .flags(AT_ANY_TIME)
-        .with(Flags::NEEDS_CLIENT)
-        .group(Group::Transactions)
-        .since("2.2.0")
+    spec("WATCH", watch).at_least(2).keys(&[keys(1, -1, 1, KeyFlags::RO)]).flags(AT_ANY_TIME).with(Flags::NEVER_QUEUED.union(Flags::NEEDS_CLIENT))
+        .group(Group::Transactions).since("2.2.0")
+        .docs("key [key ...]", "Makes the next EXEC run only if these keys do not change.", "O(1) a key"),
+    spec("UNWATCH", unwatch).exactly(1).flags(AT_ANY_TIME).with(Flags::NEEDS_CLIENT).group(Group::Transactions).since("2.2.0")
         .docs("", "Unwatches all keys.", "O(1)"),
 ];
 
@@ -131,7 +105,7 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
         let request = Request { args, command: Some(command), prehashed };
         match gate.run_queued(command, &request) {
             Ran::Closes => last = Outcome::Close,
-            Ran::Waits => last = Outcome::Suspended,
+            Ran::Suspended | Ran::Waits(_) => last = Outcome::Suspended,
             Ran::Done | Ran::DoneMuch | Ran::NotYet => {}
         }
     }
@@ -149,12 +123,17 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
     Ok(last)
 }
 
-/// Whether each LOCK.GUARD of a transaction finds its lock held, in the database that is selected
-/// now.
+/// Whether each LOCK.GUARD of a transaction finds its lock held, and each XGUARD its entries
+/// pending, in the database that is selected now.
 fn guards_hold(ctx: &mut Context<'_>, transaction: &Transaction) -> bool {
     transaction.requests().all(|(command, args, _)| {
-        let is_guard = ctx.core.state.commands.get(command).is(Flags::GUARDS);
-        !is_guard || is_guarded(ctx, args).unwrap_or(false)
+        let command = ctx.core.state.commands.get(command);
+        let holds = match command.spec.group {
+            _ if !command.is(Flags::GUARDS) => return true,
+            Group::Stream => stream::owner::is_guarded(ctx, args),
+            _ => lock::is_guarded(ctx, args),
+        };
+        holds.unwrap_or(false)
     })
 }
 

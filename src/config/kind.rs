@@ -99,6 +99,32 @@ impl Kind<bool> for YesNo {
     }
 }
 
+/// The same, with words of newer servers that choose parts of it: any of them means yes.
+pub(super) struct YesNoOr(pub &'static [&'static str]);
+
+impl Kind<bool> for YesNoOr {
+    const MULTI: bool = true;
+
+    fn parse(&self, args: &[&[u8]], old: &bool, origin: Origin) -> Result<bool, Reason> {
+        let is_part =
+            |arg: &&[u8]| self.0.iter().any(|word| arg.eq_ignore_ascii_case(word.as_bytes()));
+        match !args.is_empty() && args.iter().all(is_part) {
+            true => Ok(true),
+            // CONFIG SET has one value, however many words it has.
+            false if args.len() != 1 && matches!(origin, Origin::Set) => Err(Reason::NotYesNo),
+            false => YesNo.parse(args, old, origin),
+        }
+    }
+
+    fn format(&self, value: &bool) -> Vec<u8> {
+        YesNo.format(value)
+    }
+
+    fn describe(&self) -> String {
+        YesNo.describe()
+    }
+}
+
 /// A parameter that would enable a feature that is not supported: only the type's default is
 /// allowed. The text is the error for other values.
 pub(super) struct Unsupported<K>(pub K, pub &'static str);
@@ -120,6 +146,28 @@ impl<T: Clone + Default + PartialEq, K: Kind<T>> Kind<T> for Unsupported<K> {
 
     fn describe(&self) -> String {
         format!("only {}", String::from_utf8_lossy(&self.0.format(&T::default())))
+    }
+}
+
+/// The same, but any value of a file is taken as the type's default: the feature would change no
+/// reply, and the start of a server with another one's file should not fail for it.
+pub(super) struct OnlyInFiles<K>(pub Unsupported<K>);
+
+impl<T: Clone + Default + PartialEq, K: Kind<T>> Kind<T> for OnlyInFiles<K> {
+    fn parse(&self, args: &[&[u8]], old: &T, origin: Origin) -> Result<T, Reason> {
+        let OnlyInFiles(unsupported) = self;
+        match origin {
+            Origin::Set => unsupported.parse(args, old, origin),
+            Origin::File => unsupported.0.parse(args, old, origin).map(|_| T::default()),
+        }
+    }
+
+    fn format(&self, value: &T) -> Vec<u8> {
+        self.0.format(value)
+    }
+
+    fn describe(&self) -> String {
+        self.0.0.describe()
     }
 }
 

@@ -274,7 +274,7 @@ mod tests {
     fn get_returns_each_name_once_and_a_plain_name_as_written() {
         let config = Config::default();
         assert_eq!(names(&config, &["HZ", "hz", "h?"]), ["HZ"]);
-        assert_eq!(names(&config, &["nosuch", "maxmemory", "MAXMEMORY*"]).len(), 5);
+        assert_eq!(names(&config, &["nosuch", "maxmemory", "MAXMEMORY*"]).len(), 7);
         assert_eq!(names(&config, &["*-priority"]), ["replica-priority", "slave-priority"]);
         assert_eq!(names(&config, &["tim\\eout"]), [""; 0]);
         assert_eq!(names(&config, &["watchdog-p*", "watchdog-period"]), ["watchdog-period"]);

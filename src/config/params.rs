@@ -194,6 +194,15 @@ section "TLS" {
     /// Seconds between checks whether one of the files was replaced; if so, they are loaded again.
     /// 0 is never. Known from Valkey 9.1.
     "tls-auto-reload-interval" => tls_auto_reload_interval: u32 = 0, int(0, INT_MAX), MODIFIABLE;
+    /// Groups for the exchange of keys. Known from Redis 8.12.
+    "tls-groups" => tls_groups: Vec<u8> = Vec::new(), OPTIONAL_TEXT, MODIFIABLE.only_stored();
+    /// A second certificate, of another kind of key. Known from Valkey 9.2.
+    "tls-alt-cert-file" => tls_alt_cert_file: Vec<u8> = Vec::new(), OPTIONAL_TEXT, MODIFIABLE.only_stored();
+    /// Its private key.
+    "tls-alt-key-file" => tls_alt_key_file: Vec<u8> = Vec::new(), OPTIONAL_TEXT, MODIFIABLE.only_stored();
+    /// Password of this key.
+    "tls-alt-key-file-pass" => tls_alt_key_file_pass: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
+        MODIFIABLE.sensitive().only_stored();
 }
 
 section "General" {
@@ -289,6 +298,11 @@ section "Clients and security" {
     /// an operator can log in when the others are taken. One place is for everybody, even if this
     /// is more than maxclients. This server only.
     "maxclients-reserved" => maxclients_reserved: u32 = 0, int(0, UINT_MAX), MODIFIABLE;
+    /// Networks whose clients get the places of maxclients-reserved. Known from Valkey 9.2.
+    "priority-subnets" => priority_subnets: Vec<u8> = Vec::new(), TEXT, MODIFIABLE.only_stored();
+    /// Microseconds after which a long command lets such clients be served. Known from Valkey 9.2.
+    "priority-preemptive-poll-interval-us" => priority_preemptive_poll_interval_us: Vec<u8> = Vec::new(), TEXT,
+        MODIFIABLE.only_stored();
     /// Bytes of unread replies at which a client is closed: at once at the hard limit, after some
     /// seconds above the soft limit. 0 is no limit. Each line sets one or more classes; the others
     /// are unchanged.
@@ -323,6 +337,12 @@ section "Clients and security" {
     /// Maximum bytes of the source of a script or library. Nothing else runs while it is compiled,
     /// which takes about a quarter of a second for a megabyte. This server only.
     "script-source-limit" => script_source_limit: u64 = 1 << 20, memory(1024, LONG_MAX), MODIFIABLE;
+    /// Sources of scripts survive restarts and failovers: those loaded, and those that EVAL has
+    /// sent more than once. Snapshots have them, and so have the append-only file and replicas, as
+    /// SCRIPT LOAD. This server only.
+    "script-cache-persist" => script_cache_persist: bool = false, YesNo, MODIFIABLE;
+    /// Maximum bytes of the sources that survive; the last used ones do. This server only.
+    "script-cache-persist-limit" => script_cache_persist_limit: u64 = 16 << 20, memory(0, LONG_MAX), MODIFIABLE;
 }
 
 section "Memory" {
@@ -337,6 +357,11 @@ section "Memory" {
     /// How long eviction may take before clients are served again: from 0, the shortest time, to
     /// 100, no limit.
     "maxmemory-eviction-tenacity" => maxmemory_eviction_tenacity: u32 = 10, int(0, 100), MODIFIABLE;
+    /// Patterns of keys that are never evicted. Locks and semaphores are not, either. This server
+    /// only.
+    "maxmemory-protect" => maxmemory_protect: Vec<Vec<u8>> = Vec::new(), Words, MODIFIABLE;
+    /// Bytes that sources of scripts may take. Known from Valkey 9.2.
+    "maxmemory-scripts" => maxmemory_scripts: Vec<u8> = Vec::new(), TEXT, MODIFIABLE.only_stored();
     /// Bytes that the buffers of all clients may take; above that, the largest clients are closed.
     /// 0 is no limit; a percentage is of maxmemory.
     "maxmemory-clients" => maxmemory_clients: MemoryLimit = MemoryLimit::Bytes(0), MemoryOrPercent,
@@ -361,8 +386,8 @@ section "Memory" {
     "lazyfree-lazy-user-flush" => lazyfree_lazy_user_flush: bool = false, YesNo, MODIFIABLE.only_stored();
     /// Resizes hash tables in idle time. Not needed here: tables grow in small steps.
     "activerehashing" => activerehashing: bool = true, YesNo, MODIFIABLE.only_stored();
-    /// Moves values in memory to reduce fragmentation. Not supported.
-    "activedefrag" => activedefrag: bool = false, Unsupported(YesNo, NO_DEFRAG), MODIFIABLE;
+    /// Moves values in memory to reduce fragmentation. Taken in files, without effect.
+    "activedefrag" => activedefrag: bool = false, OnlyInFiles(Unsupported(YesNo, NO_DEFRAG)), MODIFIABLE;
     /// Microseconds of a cycle of defragmentation. Known from Valkey 8.1.
     "active-defrag-cycle-us" => active_defrag_cycle_us: u32 = 500, int(0, 100_000), MODIFIABLE.only_stored();
     /// Bytes of fragmentation below which nothing is moved.
@@ -392,6 +417,8 @@ section "Memory" {
     /// Scores by which the kernel chooses the process to kill when memory runs out.
     "oom-score-adj-values" => oom_score_adj_values: [i32; 3] = [0, 200, 800], OomScores,
         MODIFIABLE.then(Action::OomScore);
+    /// Counts keys by their size. Known from Redis 8.6.
+    "key-memory-histograms" => key_memory_histograms: bool = false, YesNo, MODIFIABLE.only_stored();
 }
 
 section "Encodings" {
@@ -424,12 +451,33 @@ section "Encodings" {
     "stream-node-max-bytes" => stream_node_max_bytes: usize = 4096, memory(0, LONG_MAX), MODIFIABLE;
     /// Maximum number of entries in a node of a stream. 0 is no limit.
     "stream-node-max-entries" => stream_node_max_entries: i64 = 100, int(0, LONG_MAX), MODIFIABLE;
+    /// Seconds for which a stream remembers what producers have added. Known from Redis 8.6.
+    "stream-idmp-duration" => stream_idmp_duration: u32 = 100, int(1, 86_400), MODIFIABLE;
+    /// Entries that a stream remembers of each producer. Known from Redis 8.6.
+    "stream-idmp-maxsize" => stream_idmp_maxsize: u32 = 100, int(1, 10_000), MODIFIABLE;
+    /// Runs commands of vector sets on one thread. Known from Redis 8.4.
+    "vset-force-single-threaded-execution" => vset_force_single_threaded_execution: bool = false, YesNo,
+        MODIFIABLE.only_stored();
+    /// Hashes of a file that share the names of their fields, at least, for them to do so in
+    /// memory. Known from Redis 8.10.
+    "hash-rdb-load-min-template-entries" => hash_rdb_load_min_template_entries: Vec<u8> = Vec::new(), TEXT,
+        MODIFIABLE.only_stored();
+    /// The most fields of hashes that share their names in memory. Known from Redis 8.10.
+    "hash-rdb-load-max-template-entries" => hash_rdb_load_max_template_entries: Vec<u8> = Vec::new(), TEXT,
+        MODIFIABLE.only_stored();
+    /// When hashes of a file no longer share the names of their fields. Known from Redis 8.10.
+    "hash-rdb-load-template-disassembly-threshold" => hash_rdb_load_template_disassembly_threshold: Vec<u8> = Vec::new(),
+        TEXT, MODIFIABLE.only_stored();
+    /// Stores new bitmaps compressed. Known from Redis 8.12.
+    "bitmap-default-roaring" => bitmap_default_roaring: bool = false, YesNo, MODIFIABLE.only_stored();
 }
 
 section "Events, slow log and latency" {
-    /// Which keyspace events are published: to keyspace channels (K), to keyevent channels (E); of
-    /// generic commands (g), strings ($), lists (l), sets (s), hashes (h), sorted sets (z), streams
-    /// (t), modules (d), of expired keys (x), evicted keys (e), missed keys (m), new keys (n). A is
+    /// Which keyspace events are published: to keyspace channels (K), to keyevent channels (E), and
+    /// those about fields of hashes to the channels of Redis 8.8, by key (S), event (T), field (I),
+    /// or event and key (V); of generic commands (g), strings ($), lists (l), sets (s), hashes (h),
+    /// sorted sets (z), streams (t), modules (d), of expired keys (x), evicted keys (e), missed
+    /// keys (m), new keys (n), values that are replaced (o), and get another type thereby (c). A is
     /// g$lshztdxe.
     "notify-keyspace-events" => notify_keyspace_events: KeyspaceEvents = KeyspaceEvents::empty(), EventClasses,
         MODIFIABLE;
@@ -456,6 +504,14 @@ section "Events, slow log and latency" {
     /// Percentiles of those times in INFO latencystats.
     "latency-tracking-info-percentiles" => latency_tracking_info_percentiles: Vec<f64> = vec![50.0, 99.0, 99.9],
         Percentiles, MODIFIABLE;
+    /// Arguments of a request in the slow log. Known from Redis 8.8.
+    "slowlog-entry-max-argc" => slowlog_entry_max_argc: u32 = 32, int(0, INT_MAX), MODIFIABLE.only_stored();
+    /// Bytes of such an argument. Known from Redis 8.8.
+    "slowlog-entry-max-string-len" => slowlog_entry_max_string_len: u32 = 128, int(0, INT_MAX), MODIFIABLE.only_stored();
+    /// Keys that are counted as the hottest. Known from Valkey 9.2.
+    "hotkeys-top-k" => hotkeys_top_k: u32 = 0, int(0, INT_MAX), MODIFIABLE.only_stored();
+    /// Percentage of requests that count for this. Known from Valkey 9.2.
+    "hotkeys-sampling-percentage" => hotkeys_sampling_percentage: u32 = 1, int(0, 100), MODIFIABLE.only_stored();
 }
 
 section "Snapshots" {
@@ -473,7 +529,7 @@ section "Snapshots" {
     /// Refuses writes after a background save failed, until one succeeds.
     "stop-writes-on-bgsave-error" => stop_writes_on_bgsave_error: bool = true, YesNo, MODIFIABLE;
     /// Compresses strings in snapshots.
-    "rdbcompression" => rdbcompression: bool = true, YesNo, MODIFIABLE;
+    "rdbcompression" => rdbcompression: bool = true, YesNoOr(&["lz4", "zstd"]), MODIFIABLE;
     /// Writes and checks a checksum at the end of snapshots.
     "rdbchecksum" => rdbchecksum: bool = true, YesNo, IMMUTABLE;
     /// Checks payloads of RESTORE and of snapshots in depth.
@@ -495,6 +551,15 @@ section "Snapshots" {
     /// Bytes loaded between checks for events of clients.
     "loading-process-events-interval-bytes" => loading_process_events_interval_bytes: u64 = 2 << 20, int(1024, INT_MAX),
         MODIFIABLE.hidden().only_stored();
+    /// Folder for the files of BACKUP. Known from Redis 8.10.
+    "backupdirname" => backupdirname: Vec<u8> = b"backupdir".to_vec(), TEXT, MODIFIABLE.only_stored();
+    /// Seconds after which a finished backup is deleted. 0 is never.
+    "backup-sealed-ttl" => backup_sealed_ttl: i64 = 0, int(0, LONG_MAX), MODIFIABLE.only_stored();
+    /// Allows snapshots without a child process; here all are. Known from Valkey 9.2.
+    "forkless-infrastructure-enabled" => forkless_infrastructure_enabled: bool = false, YesNo, MODIFIABLE.only_stored();
+    /// How BGSAVE saves; here always without a child process. Known from Valkey 9.2.
+    "bgsave-default-method" => bgsave_default_method: &'static str = "fork", Word(&["fork", "forkless"]),
+        MODIFIABLE.only_stored();
 }
 
 section "Append-only file" {
@@ -505,27 +570,30 @@ section "Append-only file" {
     "appendfilename" => appendfilename: Vec<u8> = b"appendonly.aof".to_vec(), APPEND_FILENAME, IMMUTABLE;
     /// Directory of the append-only files, within dir.
     "appenddirname" => appenddirname: Vec<u8> = b"appendonlydir".to_vec(), APPEND_DIRNAME, IMMUTABLE;
-    /// When the log is synced to disk: before each reply to a write (always), every second
+    /// When the AOF is synced to disk: before each reply to a write (always), every second
     /// (everysec), or when the system decides (no). A reply to a write is never sent before the
     /// write is handed to the system.
     "appendfsync" => appendfsync: AppendFsync = AppendFsync::EverySecond, OneOf, MODIFIABLE;
-    /// Does not sync the log to disk while a snapshot or rewrite is written.
+    /// Does not sync the AOF to disk while a snapshot or rewrite is written.
     "no-appendfsync-on-rewrite" => no_appendfsync_on_rewrite: bool = false, YesNo, MODIFIABLE;
-    /// Percentage by which the log must have grown before it is rewritten. 0 is never.
+    /// Percentage by which the AOF must have grown before it is rewritten. 0 is never.
     "auto-aof-rewrite-percentage" => auto_aof_rewrite_percentage: u32 = 100, int(0, INT_MAX), MODIFIABLE;
-    /// Minimum bytes of a log that is rewritten.
+    /// Minimum bytes of an AOF that is rewritten.
     "auto-aof-rewrite-min-size" => auto_aof_rewrite_min_size: u64 = 64 << 20, memory(0, LONG_MAX), MODIFIABLE;
-    /// Starts although the log ends in an incomplete request or transaction, which is cut off.
+    /// Starts although the AOF ends in an incomplete request or transaction, which is cut off.
     /// Damage elsewhere always prevents the start.
     "aof-load-truncated" => aof_load_truncated: bool = true, YesNo, MODIFIABLE;
-    /// Rewrites the log as a snapshot; otherwise as commands, which load more slowly.
+    /// Rewrites the AOF as a snapshot; otherwise as commands, which load more slowly.
     "aof-use-rdb-preamble" => aof_use_rdb_preamble: bool = true, YesNo, MODIFIABLE;
-    /// Writes times into the log, so that it can be cut off at one.
+    /// Writes times into the AOF, so that it can be cut off at one.
     "aof-timestamp-enabled" => aof_timestamp_enabled: bool = false, YesNo, MODIFIABLE;
-    /// Syncs a rewritten log to disk in parts.
+    /// Syncs a rewritten AOF to disk in parts.
     "aof-rewrite-incremental-fsync" => aof_rewrite_incremental_fsync: bool = true, YesNo, MODIFIABLE;
     /// Keeps the files that a rewrite replaced.
     "aof-disable-auto-gc" => aof_disable_auto_gc: bool = false, YesNo, MODIFIABLE.then(Action::AofHistory);
+    /// Bytes of damage at the end of the log with which the server starts. Known from Redis 8.4.
+    "aof-load-corrupt-tail-max-size" => aof_load_corrupt_tail_max_size: i64 = 0, int(0, LONG_MAX),
+        MODIFIABLE.only_stored();
 }
 
 section "Locks" {
@@ -590,6 +658,9 @@ section "Replication" {
     /// is restarted. This server only.
     "repl-protect-empty-primary" => repl_protect_empty_primary: bool = false, YesNo,
         MODIFIABLE.then(Action::GoodReplicas);
+    /// Stops a primary as soon as sentinels have made a replica of it the primary: it takes no more
+    /// writes, and closes clients, which then ask sentinels (docs/failover.md). This server only.
+    "sentinel-step-down" => sentinel_step_down: bool = true, YesNo, MODIFIABLE;
     /// Bytes of the replication backlog, from which reconnecting replicas continue.
     "repl-backlog-size" => repl_backlog_size: u64 = 1 << 20, memory(1, LONG_MAX).raised_to(16 << 10),
         MODIFIABLE.then(Action::ReplicationBacklog);
@@ -624,6 +695,10 @@ section "Replication" {
     /// Redis 8.
     "replica-full-sync-buffer-limit" => replica_full_sync_buffer_limit: u64 = 0, memory(0, ULONG_MAX),
         MODIFIABLE.only_stored();
+    /// Slows down clients while replicas lag. Known from Valkey 9.2.
+    "repl-throttling-enabled" => repl_throttling_enabled: bool = false, YesNo, MODIFIABLE.only_stored();
+    /// Compresses the stream to replicas. Known from Valkey 9.2.
+    "repl-compression" => repl_compression: Vec<u8> = b"no".to_vec(), TEXT, MODIFIABLE.only_stored();
 }
 
 section "Cluster" {
@@ -679,7 +754,7 @@ section "Cluster" {
     /// Bytes in a bus link's send buffer at which it is closed. 0 is no limit.
     "cluster-link-sendbuf-limit" => cluster_link_sendbuf_limit: u64 = 0, memory(0, ULONG_MAX), MODIFIABLE;
     /// Collects statistics for each slot. Known from Redis 8 and Valkey 8.
-    "cluster-slot-stats-enabled" => cluster_slot_stats_enabled: bool = false, YesNo, MODIFIABLE;
+    "cluster-slot-stats-enabled" => cluster_slot_stats_enabled: bool = false, YesNoOr(&["cpu", "net", "mem"]), MODIFIABLE;
     /// Zone in which the node runs, reported to clients. Known from Valkey 8.
     "availability-zone" => availability_zone: Vec<u8> = Vec::new(), ANNOUNCED_NAME, MODIFIABLE.then(Action::ClusterAnnounce);
     /// IPv4 address reported to clients, if it is not the node's. Known from Valkey 9.
@@ -718,6 +793,12 @@ section "Cluster" {
     /// Percentage of nodes that a gossip message describes.
     "cluster-message-gossip-perc" => cluster_message_gossip_perc: u32 = 10, int(1, 100),
         MODIFIABLE.hidden();
+    /// Bytes of changes with which a move of slots is handed over. Known from Redis 8.4.
+    "cluster-slot-migration-handoff-max-lag-bytes" => cluster_slot_migration_handoff_max_lag_bytes: u64 = 1 << 20,
+        memory(0, LONG_MAX), MODIFIABLE.only_stored();
+    /// Milliseconds that writes are paused for a hand-over. Known from Redis 8.4.
+    "cluster-slot-migration-write-pause-timeout" => cluster_slot_migration_write_pause_timeout: i64 = 10_000,
+        int(0, LONG_MAX), MODIFIABLE.only_stored();
 }
 
 section "Threads and processors" {
@@ -747,6 +828,8 @@ section "Threads and processors" {
     /// Minimum bytes of such a string with threads.
     "min-string-size-avoid-copy-reply-threaded" => min_string_size_avoid_copy_reply_threaded: u32 = 65536,
         int(0, INT_MAX), MODIFIABLE.hidden().only_stored();
+    /// Requests of a client that are parsed ahead. Known from Redis 8.4.
+    "lookahead" => lookahead: u32 = 16, int(1, INT_MAX), MODIFIABLE.only_stored();
 }
 
 section "Compatibility" {

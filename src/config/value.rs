@@ -34,6 +34,11 @@ pub enum MaxmemoryPolicy {
     AllkeysLru,
     AllkeysLfu,
     AllkeysRandom,
+    /// Of those with a deadline the one that was written longest ago, of Redis 8.6: as
+    /// [`Self::VolatileLru`].
+    VolatileLrm,
+    /// The one that was written longest ago, of Redis 8.6: as [`Self::AllkeysLru`].
+    AllkeysLrm,
     NoEviction,
 }
 
@@ -45,13 +50,14 @@ impl MaxmemoryPolicy {
 
     /// Whether it uses the time of the last access.
     pub fn is_lru(self) -> bool {
-        matches!(self, MaxmemoryPolicy::VolatileLru | MaxmemoryPolicy::AllkeysLru)
+        use MaxmemoryPolicy::*;
+        matches!(self, VolatileLru | AllkeysLru | VolatileLrm | AllkeysLrm)
     }
 
     /// Whether only keys with a deadline are evicted.
     pub fn is_volatile(self) -> bool {
         use MaxmemoryPolicy::*;
-        matches!(self, VolatileLru | VolatileLfu | VolatileRandom | VolatileTtl)
+        matches!(self, VolatileLru | VolatileLfu | VolatileRandom | VolatileTtl | VolatileLrm)
     }
 }
 
@@ -65,6 +71,10 @@ impl Choice for MaxmemoryPolicy {
         ("allkeys-lfu", MaxmemoryPolicy::AllkeysLfu),
         ("allkeys-random", MaxmemoryPolicy::AllkeysRandom),
         ("noeviction", MaxmemoryPolicy::NoEviction),
+    ];
+    const NEWER_WORDS: &'static [(&'static str, Self)] = &[
+        ("volatile-lrm", MaxmemoryPolicy::VolatileLrm),
+        ("allkeys-lrm", MaxmemoryPolicy::AllkeysLrm),
     ];
 }
 
@@ -234,12 +244,16 @@ impl Compatibility {
             Compatibility::Redis70 => "7.0.15",
             // Valkey reports the version at which it forked from Redis.
             Compatibility::Redis72 | Compatibility::Valkey9 => "7.2.4",
-            Compatibility::Redis8 => "8.0.6",
+            Compatibility::Redis8 => "8.6.3",
         }
     }
 
     pub fn is_valkey(self) -> bool {
         self == Compatibility::Valkey9
+    }
+
+    pub fn is_redis_8(self) -> bool {
+        self == Compatibility::Redis8
     }
 }
 
@@ -268,8 +282,10 @@ impl Choice for DisklessLoad {
         ("on-empty-db", DisklessLoad::OnEmptyDb),
         ("swapdb", DisklessLoad::SwapDb),
     ];
-    const NEWER_WORDS: &'static [(&'static str, Self)] =
-        &[("flush-before-load", DisklessLoad::FlushBeforeLoad)];
+    const NEWER_WORDS: &'static [(&'static str, Self)] = &[
+        ("flush-before-load", DisklessLoad::FlushBeforeLoad),
+        ("flushdb", DisklessLoad::FlushBeforeLoad),
+    ];
 }
 
 bitflags! {
@@ -307,6 +323,23 @@ bitflags! {
         const NEW = 1 << 13;
         /// `L`: locks. Not part of `A`.
         const LOCK = 1 << 14;
+        /// `o`: values that are replaced altogether. Not part of `A`.
+        const OVERWRITTEN = 1 << 15;
+        /// `c`: those of them that get another type. Not part of `A`.
+        const TYPE_CHANGED = 1 << 16;
+        /// `S`: publish fields to `__subkeyspace@<db>__:<key>`. Not part of `A`, as the next ones.
+        const FIELDS_OF_KEY = 1 << 17;
+        /// `T`: publish fields to `__subkeyevent@<db>__:<event>`.
+        const FIELDS_OF_EVENT = 1 << 18;
+        /// `I`: publish events to `__subkeyspaceitem@<db>__:<key>\n<field>`.
+        const EVENTS_OF_FIELD = 1 << 19;
+        /// `V`: publish fields to `__subkeyspaceevent@<db>__:<event>|<key>`.
+        const FIELDS_OF_KEY_AND_EVENT = 1 << 20;
+        /// Channels of keys.
+        const OF_KEYS = Self::KEYSPACE.bits() | Self::KEYEVENT.bits();
+        /// Channels of fields.
+        const OF_FIELDS = Self::FIELDS_OF_KEY.bits() | Self::FIELDS_OF_EVENT.bits()
+            | Self::EVENTS_OF_FIELD.bits() | Self::FIELDS_OF_KEY_AND_EVENT.bits();
         /// `A`: `g$lshzxetd`.
         const ALL = Self::GENERIC.bits() | Self::STRING.bits() | Self::LIST.bits()
             | Self::SET.bits() | Self::HASH.bits() | Self::ZSET.bits() | Self::EXPIRED.bits()

@@ -2,7 +2,7 @@
 //!
 //! The decoder checks the entries of an RDB image, which go straight into the tables. Requests of
 //! an append-only file run through the gate, with full rights and without a client. Nothing expires
-//! during loading, because the log was written when the keys still existed.
+//! during loading, because the AOF was written when the keys still existed.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -15,12 +15,13 @@ use crate::cluster::node::NodeId;
 use crate::cluster::slot_job::parse_imports;
 use crate::config::system_text;
 use crate::durability::persistence;
+use crate::durability::scripts;
 use crate::durability::unexpected;
 use crate::gate::effect;
 use crate::gate::execute::{Gate, Request};
 use crate::gate::looked_up::LookedUp;
 use crate::keyspace::DbIndex;
-use crate::keyspace::beside::Beside;
+use crate::keyspace::beside::StagedDatabases;
 use crate::keyspace::snapshot::LoadedEntry;
 use crate::persist::ahead::{
     BATCHES_AHEAD, Batch, DecodedEntry, EntryDecoder, Failure, KeysExpected, ReadAhead, Record,
@@ -31,6 +32,7 @@ use crate::persist::aof::load::{Loaded, Sink};
 use crate::persist::aof::reader;
 use crate::persist::leftovers;
 use crate::persist::rdb::{FileError, Limits, Place, RawEntry, Version, VersionCheck, value_type};
+use crate::persist::saver::SCRIPT_FIELD;
 use crate::resp::args::Args;
 use crate::resp::number::parse_i64;
 use crate::resp::queue::RequestQueue;
@@ -302,6 +304,9 @@ fn insert_batches(
             Some(Record::Aux { name, value }) if name == SLOT_DROPS.as_bytes() => {
                 core.track_drops(&value);
             }
+            Some(Record::Aux { name, value }) if name == SCRIPT_FIELD.as_bytes() => {
+                scripts::restore_saved(&mut core.state, &value);
+            }
             Some(Record::Aux { name, value }) => note_aux(core, &name, &value),
             Some(Record::SlotImport { name, ranges }) => {
                 imports.extend(NodeId::from_bytes(&name).map(|name| (name, ranges)));
@@ -428,7 +433,7 @@ pub fn load_beside(
     core: &mut Core,
     decoder: &EntryDecoder,
     raw: &RawEntry<'_>,
-    beside: &mut Beside,
+    beside: &mut StagedDatabases,
 ) -> Result<(), String> {
     match decoder.decode(raw)? {
         DecodedEntry::Expired => core.state.persistence.loads.expired += 1,
@@ -600,7 +605,7 @@ fn begin(core: &mut Core, total_bytes: u64) {
     let started_unix = core.state.now.unix_seconds();
     let loading = Loading { started_unix, total_bytes, ..Loading::default() };
     core.state.persistence.loading = Some(loading);
-    core.state.note_gate();
+    core.state.refresh_fast_path();
     core.keyspace.begin_loading();
 }
 
@@ -611,7 +616,7 @@ fn end(core: &mut Core) {
     }
     core.keyspace.end_loading();
     core.state.persistence.loading = None;
-    core.state.note_gate();
+    core.state.refresh_fast_path();
 }
 
 /// Whether deletions of keys that have expired in the RDB file are added to the stream. Not on a
@@ -757,7 +762,7 @@ pub fn reload_aof(core: &mut Core, client: Option<ClientId>) -> Result<(), Strin
 }
 
 /// Loads on a running server. Clients are served as during loading at the start, except the one
-/// that waits for the end. Nothing goes to the log or replicas.
+/// that waits for the end. Nothing goes to the AOF or replicas.
 fn load_again<E>(
     core: &mut Core,
     client: Option<ClientId>,

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! [`turn`] is called once a turn of the loop, [`periodic`] several times a second.
-//! [`Persistence::may_leave`] decides which replies must wait for the log.
+//! [`Persistence::may_leave`] decides which replies must wait for the AOF.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::collections::hash_slot::ranges_text;
 use crate::config::system_text;
+use crate::durability::scripts;
 use crate::keyspace::DbIndex;
 use crate::keyspace::snapshot::Walked;
 use crate::persist::aof::log::{AppendLog, Fatal, SwitchError};
@@ -49,6 +50,9 @@ use switch::{open_folder, switch_on};
 const SLICE_US: i64 = 250;
 /// Save points try again this long after a failed save. Unit: microseconds.
 const RETRY_US: i64 = 5_000_000;
+
+/// Time until a rewrite is tried again while the log's file has no name. Unit: microseconds.
+const NAMELESS_WAIT_US: i64 = 10_000_000;
 /// After this many failures in a row, rewrites are started less and less often.
 const FAILURES_MAX: u32 = 3;
 const PLACER_ENDED: &str = "the thread that puts it in its place has ended";
@@ -71,11 +75,14 @@ pub enum EndedJob {
 
 fn plan(core: &mut Core, is_base: bool) -> Plan {
     let database = if is_base { None } else { stream_database(&mut core.state) };
+    scripts::set_rule(&mut core.state);
+    let scripts = core.state.scripts.bodies_to_save();
     let config = &core.state.config;
     let functions = core.state.scripts.library_texts();
-    let mut plan = Plan::new(&core.keyspace, functions, core.state.volatile_version());
+    let mut plan = Plan::new(&core.keyspace, functions, core.state.newer());
     // Replicas get expired keys too, and the deletions later.
     plan.now.ignores_deadlines = core.state.replication.is_replica() || database.is_some();
+    plan.scripts = scripts;
     plan.compresses = config.rdbcompression;
     plan.checks = config.rdbchecksum;
     plan.starts_writeback = match is_base {
@@ -118,7 +125,7 @@ fn plan(core: &mut Core, is_base: bool) -> Plan {
     if !imports.is_empty() {
         plan.aux.push((SLOT_IMPORTS, imports.into_bytes()));
     }
-    if let Some(drops) = &core.state.cluster_work.drops {
+    if let Some(drops) = &core.state.cluster_work.slots_to_empty {
         plan.aux.push((SLOT_DROPS, ranges_text(&drops.ranges()).into_bytes()));
     }
     plan.aux.push(("aof-base", number(is_base as i64)));
@@ -179,12 +186,12 @@ fn note_saved(state: &mut State, changes: u64) {
     persistence.saves.changes = changes;
     persistence.saves.last_unix = unix;
     persistence.saves.has_failed = false;
-    state.note_gate();
+    state.refresh_fast_path();
 }
 
 fn note_save_failed(state: &mut State) {
     state.persistence.saves.has_failed = true;
-    state.note_gate();
+    state.refresh_fast_path();
 }
 
 /// Starts a background save. False: it failed, which is logged.
@@ -224,20 +231,32 @@ fn begin_job(core: &mut Core, purpose: Purpose, temporary: PathBuf, plan: Plan) 
     Ok(())
 }
 
+/// What the replicas that get a snapshot can read.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadBy {
+    pub version: Version,
+    /// Times in the future of released entries.
+    pub knows_pauses: bool,
+}
+
 /// Starts a snapshot for replicas, written to a pipe in this RDB version, which must hold all data
 /// that the filter leaves. Closing the pipe requires [`abort`].
 pub fn begin_sync(
     core: &mut Core,
     pipe: Arc<Pipe>,
     filter: Filter,
-    version: Version,
+    read_by: ReadBy,
 ) -> io::Result<()> {
     let mut plan = plan(core, false);
-    plan.version = version;
+    plan.version = read_by.version;
+    if !read_by.knows_pauses {
+        plan.leases.latest_ms = Some(plan.now.unix().0);
+    }
     plan.starts_writeback = false;
     plan.omits_keys = filter.keys;
     if filter.functions {
         plan.functions.clear();
+        plan.scripts.clear();
     }
     let changes = core.keyspace.dirty();
     let wake = core.state.persistence.wake.clone();
@@ -308,7 +327,7 @@ fn abort_rewrite(core: &mut Core) {
 
 // ---- each turn ----------------------------------------------------------------------------------
 
-/// Writes the turn's changes to the log, and finishes a thread's work. Call this before replies are
+/// Writes the turn's changes to the AOF, and finishes a thread's work. Call this before replies are
 /// sent. Errors: the process must end, as changes cannot be made durable.
 pub fn turn(core: &mut Core) -> Result<Option<EndedJob>, Fatal> {
     write_log(&mut core.state)?;
@@ -322,7 +341,7 @@ pub fn turn(core: &mut Core) -> Result<Option<EndedJob>, Fatal> {
     Ok(finish_job(core))
 }
 
-/// Writes the effects of ended units to the log.
+/// Writes the effects of ended units to the AOF.
 pub fn write_log(state: &mut State) -> Result<(), Fatal> {
     spread_effects(state);
     let now = state.now;
@@ -343,7 +362,7 @@ pub fn write_log(state: &mut State) -> Result<(), Fatal> {
         state.log(level, format_args!("{line}"));
     }
     if had_error != has_error {
-        state.note_gate();
+        state.refresh_fast_path();
     }
     written
 }
@@ -453,13 +472,18 @@ fn conclude_job(core: &mut Core, running: Running, placed: Placed) -> Option<End
         Purpose::Rewrite => {
             core.state.persistence.rewrites.last_seconds = seconds;
             core.state.persistence.rewrites.last_copied = copied;
+            let mut begins = false;
             if let (Ok(bytes), Some(aof)) = (&placed, &mut core.state.persistence.aof) {
                 if std::mem::take(&mut aof.is_aside) {
                     // This turn's waits for the disk have been looked at already.
                     (core.state.persistence.wake)();
+                    begins = true;
                 }
                 aof.log.rewrite_finished(*bytes);
-                core.state.note_gate();
+                core.state.refresh_fast_path();
+            }
+            if begins {
+                moving::mark_closed(&mut core.state);
             }
             core.state.persistence.forget_first_kept();
             note_rewrite_ended(&mut core.state, placed.map(drop));
@@ -550,7 +574,7 @@ fn begin_rewrite_alone(core: &mut Core) -> Result<(), RewriteError> {
     Ok(())
 }
 
-/// Opens the next increment and starts the snapshot, once little of the log is unsynced.
+/// Opens the next increment and starts the snapshot, once little of the AOF is unsynced.
 fn continue_rewrite(core: &mut Core) -> Result<(), RewriteError> {
     let now = core.state.now;
     let Some(aof) = &mut core.state.persistence.aof else { return Ok(()) };
@@ -572,7 +596,7 @@ fn continue_rewrite(core: &mut Core) -> Result<(), RewriteError> {
     // be created, which is reported.
     let _ = core.state.persistence.disk.create_folder(&folder);
     let temporary = folder.join(leftovers::temporary_base(std::process::id()));
-    // If the log was just switched on, or moves, it has an increment of its own already.
+    // If the AOF was just switched on, or moves, it has an increment of its own already.
     if aof.first_kept.is_none() {
         match aof.log.begin_switch(now) {
             Ok(()) => {}
@@ -612,8 +636,13 @@ fn note_rewrite_ended(state: &mut State, result: Result<(), String>) {
                 let doubled = persistence.rewrites.failures_in_a_row - FAILURES_MAX;
                 let minutes = 1_i64.checked_shl(doubled.min(16)).unwrap_or(WAIT_MINUTES_MAX);
                 let minutes = minutes.min(WAIT_MINUTES_MAX);
-                persistence.rewrites.next_us = now_us + minutes * 60_000_000;
-                wait_minutes = Some(minutes);
+                // Until a rewrite has ended writes are not answered, or refused.
+                let is_nameless = persistence.log().is_some_and(AppendLog::is_nameless);
+                persistence.rewrites.next_us = match is_nameless {
+                    true => now_us + NAMELESS_WAIT_US,
+                    false => now_us + minutes * 60_000_000,
+                };
+                wait_minutes = Some(minutes).filter(|_| !is_nameless);
             }
             let is_in = |aof: &Aof| lock(&aof.folder).is_in(&state.config.dir);
             if persistence.aof.as_ref().is_some_and(|aof| aof.is_aside || !is_in(aof)) {

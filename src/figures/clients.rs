@@ -1,92 +1,52 @@
 //! Section Clients: their number, and the causes of their waits.
 
+use super::Unit::{Bytes, One};
 use super::exposition::Exposition;
-use super::{Reading, Row, Unit, Value, by_client, field, gauge};
+use super::{Reading, Row, Value, by_client, field, gauge};
 use crate::client::{Client, ClientFlags};
 use crate::config::Compatibility;
 use crate::state::{PauseCause, State};
 
+#[rustfmt::skip]
 pub const ROWS: &[Row] = &[
-    gauge(
-        "connected_clients",
-        "redis_connected_clients",
-        Unit::One,
-        "Clients but replicas.",
-        |r| (r.core.state.clients.len() - r.core.state.replication.replicas.len()).into(),
-    ),
-    gauge(
-        "cluster_connections",
-        "redis_cluster_connections",
-        Unit::One,
-        "Connections of the cluster's bus.",
-        |r| r.core.state.net.bus.len().into(),
-    ),
-    gauge("maxclients", "redis_config_maxclients", Unit::One, "Clients that there may be.", |r| {
-        r.core.state.config.maxclients.into()
-    }),
-    by_client("client_recent_max_input_buffer", Unit::Bytes, "The largest input.", |r| {
-        r.core.state.clients.iter().map(|client| client.input.capacity()).max().unwrap_or(0).into()
-    }),
-    by_client("client_recent_max_output_buffer", Unit::Bytes, "The largest output.", |r| {
-        r.core.state.clients.iter().map(|client| client.output.capacity()).max().unwrap_or(0).into()
-    }),
-    gauge(
-        "blocked_clients",
-        "redis_blocked_clients",
-        Unit::One,
-        "Clients that wait in a command, or for the end of a pause.",
-        |r| r.core.state.clients.suspended().into(),
-    ),
-    gauge(
-        "tracking_clients",
-        "redis_tracking_clients",
-        Unit::One,
-        "Clients that are told of changes.",
-        |r| r.core.keyspace.tracking.clients().into(),
-    ),
-    by_client("pubsub_clients", Unit::One, "Clients with subscriptions.", |r| {
-        of_later(&r.core.state, || {
-            count(r, |client| client.flags.contains(ClientFlags::SUBSCRIBED))
-        })
-    }),
-    by_client("watching_clients", Unit::One, "Clients that watch keys.", |r| {
-        let watches = |client: &Client| {
-            let watching = client.watching.as_deref();
-            watching.is_some_and(|watching| watching.keys().next().is_some())
-        };
-        of_later(&r.core.state, || count(r, watches))
-    }),
-    gauge(
-        "clients_in_timeout_table",
-        "redis_clients_in_timeout_table",
-        Unit::One,
-        "Clients that wait with a timeout.",
-        |r| r.core.state.blocking.timing_out().into(),
-    ),
-    field("total_watched_keys", |r| {
-        of_later(&r.core.state, || r.core.keyspace.watch.keys().into())
-    }),
-    gauge("", "redis_total_watched_keys", Unit::One, "Keys that clients watch.", |r| {
-        r.core.keyspace.watch.keys().into()
-    }),
-    gauge(
-        "total_blocking_keys",
-        "redis_total_blocking_keys",
-        Unit::One,
-        "Keys that clients wait for.",
-        |r| r.core.keyspace.waiting.keys().into(),
-    ),
-    by_client("total_blocking_keys_on_nokey", Unit::One, "Keys whose end clients wait for.", |r| {
-        r.core.keyspace.waiting.keys_awaited_on_end().into()
-    }),
+    gauge("connected_clients", "redis_connected_clients", One, "Clients but replicas.",
+        |r| (r.core.state.clients.len() - r.core.state.replication.replicas.len()).into()),
+    gauge("cluster_connections", "redis_cluster_connections", One, "Connections of the cluster's bus.", |r| r.core.state.net.bus.len().into()),
+    gauge("maxclients", "redis_config_maxclients", One, "Clients that there may be.", |r| r.core.state.config.maxclients.into()),
+    by_client("client_recent_max_input_buffer", Bytes, "The largest input.",
+        |r| r.core.state.clients.iter().map(|client| client.input.capacity()).max().unwrap_or(0).into()),
+    by_client("client_recent_max_output_buffer", Bytes, "The largest output.",
+        |r| r.core.state.clients.iter().map(|client| client.output.capacity()).max().unwrap_or(0).into()),
+    gauge("blocked_clients", "redis_blocked_clients", One, "Clients that wait in a command, or for the end of a pause.",
+        |r| r.core.state.clients.suspended().into()),
+    gauge("tracking_clients", "redis_tracking_clients", One, "Clients that are told of changes.", |r| r.core.keyspace.tracking.clients().into()),
+    by_client("pubsub_clients", One, "Clients with subscriptions.",
+        |r| of_later(&r.core.state, || { count(r, |client| client.flags.contains(ClientFlags::SUBSCRIBED)) })),
+    by_client("watching_clients", One, "Clients that watch keys.", watching_clients),
+    gauge("clients_in_timeout_table", "redis_clients_in_timeout_table", One, "Clients that wait with a timeout.",
+        |r| r.core.state.waits.timing_out().into()),
+    field("total_watched_keys", |r| of_later(&r.core.state, || r.core.keyspace.watch.keys().into())),
+    gauge("", "redis_total_watched_keys", One, "Keys that clients watch.", |r| r.core.keyspace.watch.keys().into()),
+    gauge("total_blocking_keys", "redis_total_blocking_keys", One, "Keys that clients wait for.", |r| r.core.keyspace.waiting.keys().into()),
+    by_client("total_blocking_keys_on_nokey", One, "Keys whose end clients wait for.", |r| r.core.keyspace.waiting.keys_awaited_on_end().into()),
     field("paused_reason", |r| of_valkey(&r.core.state, || pause(&r.core.state).reason.into())),
     field("paused_actions", |r| of_valkey(&r.core.state, || pause(&r.core.state).actions.into())),
-    field("paused_timeout_milliseconds", |r| {
-        let left_us = pause(&r.core.state).until_us.saturating_sub(r.core.state.now.boot_us).max(0);
-        of_valkey(&r.core.state, || (left_us / 1000).into())
-    }),
+    field("paused_timeout_milliseconds", paused_timeout_milliseconds),
     Row::Samples(blocked_by_command),
 ];
+
+fn watching_clients(r: &Reading<'_>) -> Value {
+    let watches = |client: &Client| {
+        let watching = client.watching.as_deref();
+        watching.is_some_and(|watching| watching.keys().next().is_some())
+    };
+    of_later(&r.core.state, || count(r, watches))
+}
+
+fn paused_timeout_milliseconds(r: &Reading<'_>) -> Value {
+    let left_us = pause(&r.core.state).until_us.saturating_sub(r.core.state.now.boot_us).max(0);
+    of_valkey(&r.core.state, || (left_us / 1000).into())
+}
 
 fn count(reading: &Reading<'_>, is_counted: impl Fn(&Client) -> bool) -> Value {
     reading.core.state.clients.iter().filter(|client| is_counted(client)).count().into()
@@ -119,6 +79,7 @@ fn pause(state: &State) -> ShownPause {
         (PauseCause::Shutdown, "shutdown_in_progress"),
         (PauseCause::Failover, "failover_in_progress"),
         (PauseCause::ClusterFailover, "failover_in_progress"),
+        (PauseCause::Promotion, "failover_in_progress"),
     ];
     let strictest = state.pauses.strictest();
     if let Some(pause) = strictest {
@@ -142,7 +103,7 @@ fn pause(state: &State) -> ShownPause {
 fn blocked_by_command(reading: &Reading<'_>, out: &mut Exposition) {
     let name = "latchkey_blocked_clients";
     out.family(name, "gauge", "Clients that wait in a command.");
-    for (command, count) in reading.core.state.blocking.by_command() {
+    for (command, count) in reading.core.state.waits.by_command() {
         let command = reading.core.state.commands.get(command);
         out.sample(name, &[("command", &command.full_name)], count as f64);
     }

@@ -12,6 +12,22 @@ pub const ERRORS: &[Row] = &[Row::Lines(errors), Row::Samples(error_samples)];
 pub const LATENCIES: &[Row] =
     &[Row::Lines(latencies), Row::Samples(latency_samples), Row::Samples(slow_log)];
 
+pub const HOT_KEYS: &[Row] = &[Row::Lines(hot_keys)];
+
+/// Whether somebody looks for hot keys, and how much was found.
+fn hot_keys(reading: &Reading<'_>, out: &mut String) {
+    let State { stats, now, .. } = &reading.core.state;
+    if let Some(hot) = &stats.hot_keys {
+        line(out, "hotkeys-tracking-active", u8::from(hot.is_active(now.boot_us)));
+        if let Some(cpu) = &hot.cpu {
+            line(out, "hotkeys-cmd-cpu-time", cpu.total() / 1_000_000);
+        }
+        if let Some(net) = &hot.net {
+            line(out, "hotkeys-net-bytes", net.total());
+        }
+    }
+}
+
 /// Commands that have statistics.
 fn with_stats(state: &State) -> impl Iterator<Item = (&'static Command, &CommandStats)> {
     state.commands.commands.iter().zip(&state.stats.command_stats)

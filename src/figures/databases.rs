@@ -1,23 +1,22 @@
 //! Sections Keyspace and Cluster: the databases' keys.
 
+use super::Unit::One;
 use super::exposition::Exposition;
-use super::{Reading, Row, Unit, gauge, line};
+use super::{Reading, Row, gauge, line};
 use crate::config::Compatibility;
 use crate::keyspace::DbIndex;
 use crate::state::State;
 
-pub const CLUSTER: &[Row] = &[gauge(
-    "cluster_enabled",
-    "redis_cluster_enabled",
-    Unit::One,
-    "Whether this is a node of a cluster.",
-    |r| r.core.state.config.cluster_enabled.into(),
-)];
+#[rustfmt::skip]
+pub const CLUSTER: &[Row] = &[
+    gauge("cluster_enabled", "redis_cluster_enabled", One, "Whether this is a node of a cluster.", |r| r.core.state.config.cluster_enabled.into()),
+];
 
 /// The lines of CLUSTER INFO.
-pub const CLUSTER_INFO: &[Row] = &[Row::Lines(|reading, out| {
-    out.push_str(&cluster_info(&reading.core.state).unwrap_or_default())
-})];
+#[rustfmt::skip]
+pub const CLUSTER_INFO: &[Row] = &[
+    Row::Lines(|reading, out| { out.push_str(&cluster_info(&reading.core.state).unwrap_or_default()) }),
+];
 
 pub const ROWS: &[Row] = &[Row::Lines(lines), Row::Samples(samples)];
 

@@ -2,89 +2,39 @@
 
 use super::exposition::Exposition;
 use crate::gate::cycles;
+use crate::keyspace::waiting::Wanted;
 
-use super::{Reading, Row, Unit, counter, gauge};
+use super::Unit::{Milliseconds, One, Seconds};
+use super::{Reading, Row, Value, counter, gauge};
 
+#[rustfmt::skip]
 pub const ROWS: &[Row] = &[
-    gauge("locks_held", "latchkey_locks_held", Unit::One, "Held locks.", |r| {
-        r.core.keyspace.locks.len().into()
-    }),
-    gauge(
-        "lock_waiters",
-        "latchkey_lock_waiters",
-        Unit::One,
-        "Clients that wait for locks.",
-        |r| r.core.state.blocking.lock_waiters().into(),
-    ),
-    gauge("lock_longest_wait_ms", "", Unit::Milliseconds, "", |r| {
-        (longest_wait_us(r) / 1000).into()
-    }),
-    gauge("lock_longest_hold_ms", "", Unit::Milliseconds, "", |r| {
-        (longest_hold_us(r) / 1000).into()
-    }),
-    gauge(
-        "",
-        "latchkey_lock_longest_wait_seconds",
-        Unit::Seconds,
-        "How long the first of the clients has waited that wait for locks or permits.",
-        |r| super::Value::Decimal(longest_wait_us(r) as f64 / 1e6, 6),
-    ),
-    gauge(
-        "",
-        "latchkey_lock_longest_hold_seconds",
-        Unit::Seconds,
-        "How long the lock has been held that is held longest.",
-        |r| super::Value::Decimal(longest_hold_us(r) as f64 / 1e6, 6),
-    ),
-    counter("lock_grants_total", "", Unit::One, "", |r| r.core.keyspace.locks.stats.grants.into()),
-    counter("lock_timeouts_total", "", Unit::One, "", |r| {
-        r.core.keyspace.locks.stats.timeouts.into()
-    }),
-    counter("lock_expired_total", "", Unit::One, "", |r| {
-        r.core.keyspace.locks.stats.expired.into()
-    }),
-    counter("lock_session_ended_total", "", Unit::One, "", |r| {
-        let stats = &r.core.keyspace.locks.stats;
-        (stats.sessions_ended + stats.promoted).into()
-    }),
-    counter("lock_broken_total", "", Unit::One, "", |r| r.core.keyspace.locks.stats.broken.into()),
-    counter("lock_noreplicas_total", "", Unit::One, "", |r| {
-        r.core.keyspace.locks.stats.no_replicas.into()
-    }),
-    gauge(
-        "lock_wait_cycles",
-        "latchkey_lock_wait_cycles",
-        Unit::One,
-        "Circles of owners that wait for each other's locks, among the 1,000 longest waits.",
-        |r| cycles::count(r.core).into(),
-    ),
-    gauge(
-        "sem_permits_held",
-        "latchkey_semaphore_permits_held",
-        Unit::One,
-        "Held permits of all semaphores.",
-        |r| r.core.keyspace.semaphores.held(r.core.state.now.unix().0).into(),
-    ),
-    gauge(
-        "sem_waiters",
-        "latchkey_semaphore_waiters",
-        Unit::One,
-        "Clients that wait for permits.",
-        |r| r.core.state.blocking.semaphore_waiters().into(),
-    ),
-    gauge(
-        "",
-        "latchkey_due_waiters",
-        Unit::One,
-        "Clients that wait until a sorted set's member is due.",
-        |r| r.core.state.blocking.due_waiters().into(),
-    ),
+    gauge("locks_held", "latchkey_locks_held", One, "Held locks.", |r| r.core.keyspace.locks.len().into()),
+    gauge("lock_waiters", "latchkey_lock_waiters", One, "Clients that wait for locks.", |r| r.core.state.waits.len_of(Wanted::Lock).into()),
+    gauge("lock_longest_wait_ms", "", Milliseconds, "", |r| (longest_wait_us(r) / 1000).into()),
+    gauge("lock_longest_hold_ms", "", Milliseconds, "", |r| (longest_hold_us(r) / 1000).into()),
+    gauge("", "latchkey_lock_longest_wait_seconds", Seconds, "How long the first of the clients has waited that wait for locks or permits.",
+        |r| Value::Decimal(longest_wait_us(r) as f64 / 1e6, 6)),
+    gauge("", "latchkey_lock_longest_hold_seconds", Seconds, "How long the lock has been held that is held longest.",
+        |r| Value::Decimal(longest_hold_us(r) as f64 / 1e6, 6)),
+    counter("lock_grants_total", "", One, "", |r| r.core.keyspace.locks.stats.grants.into()),
+    counter("lock_timeouts_total", "", One, "", |r| r.core.keyspace.locks.stats.timeouts.into()),
+    counter("lock_expired_total", "", One, "", |r| r.core.keyspace.locks.stats.expired.into()),
+    counter("lock_session_ended_total", "", One, "", |r| (r.core.keyspace.locks.stats.sessions_ended + r.core.keyspace.locks.stats.promoted).into()),
+    counter("lock_broken_total", "", One, "", |r| r.core.keyspace.locks.stats.broken.into()),
+    counter("lock_noreplicas_total", "", One, "", |r| r.core.keyspace.locks.stats.no_replicas.into()),
+    gauge("lock_wait_cycles", "latchkey_lock_wait_cycles", One, "Circles of owners that wait for each other's locks, among the 1,000 longest waits.",
+        |r| cycles::count(r.core).into()),
+    gauge("sem_permits_held", "latchkey_semaphore_permits_held", One, "Held permits of all semaphores.",
+        |r| r.core.keyspace.semaphores.held(r.core.state.now.unix().0).into()),
+    gauge("sem_waiters", "latchkey_semaphore_waiters", One, "Clients that wait for permits.", |r| r.core.state.waits.len_of(Wanted::Semaphore).into()),
+    gauge("", "latchkey_due_waiters", One, "Clients that wait until a sorted set's member is due.", |r| r.core.state.waits.due_waiters().into()),
     Row::Samples(samples),
 ];
 
 fn longest_wait_us(reading: &Reading<'_>) -> i64 {
     let now_us = reading.core.state.now.boot_us;
-    now_us - reading.core.state.blocking.waits_for_lock_since_us().unwrap_or(now_us).min(now_us)
+    now_us - reading.core.state.waits.for_lock_since_us().unwrap_or(now_us).min(now_us)
 }
 
 fn longest_hold_us(reading: &Reading<'_>) -> i64 {

@@ -1,6 +1,7 @@
 //! Section Memory: the allocator's view, the system's, and the uses of memory.
 
-use super::{Row, Unit, Value, by_client, field, gauge};
+use super::Unit::{Bytes, One, Percent, Ratio};
+use super::{Reading, Row, Value, by_client, field, gauge};
 use crate::client::Client;
 use crate::cluster::action::Action;
 use crate::config::Compatibility;
@@ -11,251 +12,105 @@ use crate::replication::backlog::Backlog;
 use crate::state::{Core, State};
 use crate::sys::{alloc, jemalloc, machine};
 
+#[rustfmt::skip]
 pub const ROWS: &[Row] = &[
-    gauge("used_memory", "redis_memory_used_bytes", Unit::Bytes, "Bytes allocated.", |r| {
-        Value::Bytes(r.used())
-    }),
-    gauge(
-        "used_memory_rss",
-        "redis_memory_used_rss_bytes",
-        Unit::Bytes,
-        "Bytes that the system has given.",
-        |r| Value::Bytes(r.resident()),
-    ),
-    gauge(
-        "used_memory_peak",
-        "redis_memory_used_peak_bytes",
-        Unit::Bytes,
-        "The most bytes allocated so far.",
-        |r| Value::Bytes(r.peak()),
-    ),
-    field("used_memory_peak_time", |r| {
-        let is_redis_8 = r.core.state.config.compatible_with == Compatibility::Redis8;
-        let at = match r.used() > r.core.state.stats.peak_memory {
-            true => r.core.state.now.unix_seconds(),
-            false => r.core.state.stats.peak_memory_unix,
-        };
-        is_redis_8.then_some(at).into()
-    }),
+    gauge("used_memory", "redis_memory_used_bytes", Bytes, "Bytes allocated.", |r| Value::Bytes(r.used())),
+    gauge("used_memory_rss", "redis_memory_used_rss_bytes", Bytes, "Bytes that the system has given.", |r| Value::Bytes(r.resident())),
+    gauge("used_memory_peak", "redis_memory_used_peak_bytes", Bytes, "The most bytes allocated so far.", |r| Value::Bytes(r.peak())),
+    field("used_memory_peak_time", used_memory_peak_time),
     field("used_memory_peak_perc", |r| Value::Percent(percent(r.used(), r.peak()))),
-    by_client("used_memory_overhead", Unit::Bytes, "Bytes that are no data.", |r| {
-        r.memory().overhead().into()
-    }),
-    gauge(
-        "used_memory_startup",
-        "redis_memory_used_startup_bytes",
-        Unit::Bytes,
-        "Bytes allocated after the start.",
-        |r| r.core.state.stats.startup_memory.into(),
-    ),
-    by_client("used_memory_dataset", Unit::Bytes, "Bytes of data.", |r| {
-        r.memory().dataset().into()
-    }),
-    by_client("used_memory_dataset_perc", Unit::Percent, "Bytes of data.", |r| {
-        Value::Percent(r.memory().dataset_percent())
-    }),
-    gauge(
-        "allocator_allocated",
-        "redis_allocator_allocated_bytes",
-        Unit::Bytes,
-        "Bytes allocated, as the allocator counts them.",
-        |r| r.allocator().allocated.into(),
-    ),
-    gauge(
-        "allocator_active",
-        "redis_allocator_active_bytes",
-        Unit::Bytes,
-        "Bytes of pages in use.",
-        |r| r.allocator().active.into(),
-    ),
-    gauge(
-        "allocator_resident",
-        "redis_allocator_resident_bytes",
-        Unit::Bytes,
-        "Bytes of pages that the allocator keeps.",
-        |r| r.allocator().resident.into(),
-    ),
-    gauge(
-        "total_system_memory",
-        "redis_total_system_memory_bytes",
-        Unit::Bytes,
-        "Bytes of memory that the machine has.",
-        |_| Value::Bytes(machine::total_memory()),
-    ),
-    gauge(
-        "used_memory_lua",
-        "redis_memory_used_lua_bytes",
-        Unit::Bytes,
-        "Bytes that Lua holds.",
-        |r| r.core.state.scripts.stats.lua_bytes.into(),
-    ),
+    by_client("used_memory_overhead", Bytes, "Bytes that are no data.", |r| r.memory().overhead().into()),
+    gauge("used_memory_startup", "redis_memory_used_startup_bytes", Bytes, "Bytes allocated after the start.", |r| r.core.state.stats.startup_memory.into()),
+    by_client("used_memory_dataset", Bytes, "Bytes of data.", |r| r.memory().dataset().into()),
+    by_client("used_memory_dataset_perc", Percent, "Bytes of data.", |r| Value::Percent(r.memory().dataset_percent())),
+    gauge("allocator_allocated", "redis_allocator_allocated_bytes", Bytes, "Bytes allocated, as the allocator counts them.",
+        |r| r.allocator().allocated.into()),
+    gauge("allocator_active", "redis_allocator_active_bytes", Bytes, "Bytes of pages in use.", |r| r.allocator().active.into()),
+    gauge("allocator_resident", "redis_allocator_resident_bytes", Bytes, "Bytes of pages that the allocator keeps.", |r| r.allocator().resident.into()),
+    gauge("total_system_memory", "redis_total_system_memory_bytes", Bytes, "Bytes of memory that the machine has.", |_| Value::Bytes(machine::total_memory())),
+    gauge("used_memory_lua", "redis_memory_used_lua_bytes", Bytes, "Bytes that Lua holds.", |r| r.core.state.scripts.stats.lua_bytes.into()),
     field("used_memory_vm_eval", |r| r.core.state.scripts.stats.lua_bytes.into()),
     field("used_memory_lua_human", |r| human_bytes(r.core.state.scripts.stats.lua_bytes).into()),
-    gauge(
-        "used_memory_scripts_eval",
-        "redis_memory_used_scripts_eval_bytes",
-        Unit::Bytes,
-        "Bytes of cached scripts.",
-        |r| r.core.state.scripts.stats.scripts_bytes.into(),
-    ),
-    gauge(
-        "number_of_cached_scripts",
-        "redis_number_of_cached_scripts",
-        Unit::One,
-        "Cached scripts.",
-        |r| r.core.state.scripts.stats.scripts.into(),
-    ),
-    gauge("number_of_functions", "redis_number_of_functions", Unit::One, "Functions.", |r| {
-        r.core.state.scripts.stats.functions.into()
-    }),
-    gauge("number_of_libraries", "redis_number_of_libraries", Unit::One, "Libraries.", |r| {
-        r.core.state.scripts.stats.libraries.into()
-    }),
+    gauge("used_memory_scripts_eval", "redis_memory_used_scripts_eval_bytes", Bytes, "Bytes of cached scripts.",
+        |r| r.core.state.scripts.stats.scripts_bytes.into()),
+    gauge("number_of_cached_scripts", "redis_number_of_cached_scripts", One, "Cached scripts.", |r| r.core.state.scripts.stats.scripts.into()),
+    gauge("number_of_functions", "redis_number_of_functions", One, "Functions.", |r| r.core.state.scripts.stats.functions.into()),
+    gauge("number_of_libraries", "redis_number_of_libraries", One, "Libraries.", |r| r.core.state.scripts.stats.libraries.into()),
     field("used_memory_vm_functions", |_| 0u64.into()),
     field("used_memory_vm_total", |r| Value::Bytes(r.core.state.scripts.stats.lua_bytes)),
-    gauge(
-        "used_memory_functions",
-        "redis_memory_used_functions_bytes",
-        Unit::Bytes,
-        "Bytes of libraries.",
-        |r| r.core.state.scripts.stats.libraries_bytes.into(),
-    ),
-    gauge(
-        "used_memory_scripts",
-        "redis_memory_used_scripts_bytes",
-        Unit::Bytes,
-        "Bytes of scripts and libraries.",
-        |r| {
-            let stats = r.core.state.scripts.stats;
-            Value::Bytes(stats.scripts_bytes + stats.libraries_bytes)
-        },
-    ),
-    gauge("maxmemory", "redis_memory_max_bytes", Unit::Bytes, "maxmemory; 0: no limit.", |r| {
-        Value::Bytes(r.core.state.config.maxmemory as usize)
-    }),
-    gauge("", "redis_config_maxmemory", Unit::Bytes, "maxmemory; 0: no limit.", |r| {
-        r.core.state.config.maxmemory.into()
-    }),
+    gauge("used_memory_functions", "redis_memory_used_functions_bytes", Bytes, "Bytes of libraries.", |r| r.core.state.scripts.stats.libraries_bytes.into()),
+    gauge("used_memory_scripts", "redis_memory_used_scripts_bytes", Bytes, "Bytes of scripts and libraries.",
+        |r| Value::Bytes(r.core.state.scripts.stats.scripts_bytes + r.core.state.scripts.stats.libraries_bytes)),
+    gauge("maxmemory", "redis_memory_max_bytes", Bytes, "maxmemory; 0: no limit.", |r| Value::Bytes(r.core.state.config.maxmemory as usize)),
+    gauge("", "redis_config_maxmemory", Bytes, "maxmemory; 0: no limit.", |r| r.core.state.config.maxmemory.into()),
     field("maxmemory_policy", |r| policy_name(r.core.state.config.maxmemory_policy).into()),
-    gauge(
-        "allocator_frag_ratio",
-        "redis_allocator_frag_ratio",
-        Unit::Ratio,
-        "Pages in use by bytes allocated.",
-        |r| two_digits(r.allocator().active, r.allocator().allocated),
-    ),
-    gauge(
-        "allocator_frag_bytes",
-        "redis_allocator_frag_bytes",
-        Unit::Bytes,
-        "Bytes of pages in use that are not allocated.",
-        |r| excess(r.allocator().active, r.allocator().allocated).into(),
-    ),
-    gauge(
-        "allocator_rss_ratio",
-        "redis_allocator_rss_ratio",
-        Unit::Ratio,
-        "Pages kept by pages in use.",
-        |r| two_digits(r.allocator().resident, r.allocator().active),
-    ),
-    gauge(
-        "allocator_rss_bytes",
-        "redis_allocator_rss_bytes",
-        Unit::Bytes,
-        "Bytes of pages kept that are not in use.",
-        |r| excess(r.allocator().resident, r.allocator().active).into(),
-    ),
+    gauge("allocator_frag_ratio", "redis_allocator_frag_ratio", Ratio, "Pages in use by bytes allocated.",
+        |r| two_digits(r.allocator().active, r.allocator().allocated)),
+    gauge("allocator_frag_bytes", "redis_allocator_frag_bytes", Bytes, "Bytes of pages in use that are not allocated.",
+        |r| excess(r.allocator().active, r.allocator().allocated).into()),
+    gauge("allocator_rss_ratio", "redis_allocator_rss_ratio", Ratio, "Pages kept by pages in use.",
+        |r| two_digits(r.allocator().resident, r.allocator().active)),
+    gauge("allocator_rss_bytes", "redis_allocator_rss_bytes", Bytes, "Bytes of pages kept that are not in use.",
+        |r| excess(r.allocator().resident, r.allocator().active).into()),
     field("rss_overhead_ratio", |r| two_digits(r.resident(), r.allocator().resident)),
     field("rss_overhead_bytes", |r| excess(r.resident(), r.allocator().resident).into()),
-    gauge(
-        "mem_fragmentation_ratio",
-        "redis_mem_fragmentation_ratio",
-        Unit::Ratio,
-        "Memory of the system by bytes allocated.",
-        |r| two_digits(r.resident(), r.used()),
-    ),
-    gauge(
-        "",
-        "redis_memory_fragmentation_ratio",
-        Unit::Ratio,
-        "The same, as redis-mixin calls it.",
-        |r| two_digits(r.resident(), r.used()),
-    ),
-    gauge(
-        "mem_fragmentation_bytes",
-        "redis_mem_fragmentation_bytes",
-        Unit::Bytes,
-        "Memory of the system less bytes allocated.",
-        |r| excess(r.resident(), r.used()).into(),
-    ),
-    gauge(
-        "mem_not_counted_for_evict",
-        "redis_mem_not_counted_for_eviction_bytes",
-        Unit::Bytes,
-        "Bytes that maxmemory ignores.",
-        |r| not_counted(r.core).into(),
-    ),
+    gauge("mem_fragmentation_ratio", "redis_mem_fragmentation_ratio", Ratio, "Memory of the system by bytes allocated.",
+        |r| two_digits(r.resident(), r.used())),
+    gauge("", "redis_memory_fragmentation_ratio", Ratio, "The same, as redis-mixin calls it.", |r| two_digits(r.resident(), r.used())),
+    gauge("mem_fragmentation_bytes", "redis_mem_fragmentation_bytes", Bytes, "Memory of the system less bytes allocated.",
+        |r| excess(r.resident(), r.used()).into()),
+    gauge("mem_not_counted_for_evict", "redis_mem_not_counted_for_eviction_bytes", Bytes, "Bytes that maxmemory ignores.", |r| not_counted(r.core).into()),
     field("mem_replication_backlog", |r| (backlog(&r.core.state) - behind(&r.core.state)).into()),
-    gauge(
-        "mem_total_replication_buffers",
-        "redis_mem_total_replication_buffers_bytes",
-        Unit::Bytes,
-        "Bytes of the stream kept for replicas.",
-        |r| backlog(&r.core.state).into(),
-    ),
-    by_client("mem_clients_slaves", Unit::Bytes, "Bytes of replicas.", |r| {
-        (r.memory().replicas + r.memory().replicas_behind).into()
-    }),
-    by_client("mem_clients_normal", Unit::Bytes, "Bytes of other clients.", |r| {
-        (r.memory().clients - r.memory().replicas).into()
-    }),
-    field("mem_cluster_links", |r| {
-        // Messages that leave at the end of this turn are included.
-        let unsent = r.core.state.cluster_actions.iter().map(|action| match action {
-            Action::Send { message, .. } => message.len(),
-            _ => 0,
-        });
-        (r.core.state.net.bus.memory() + unsent.sum::<usize>()).into()
-    }),
-    field("mem_cluster_slot_import", |r| {
-        let State { slot_moves, clients, config, .. } = &r.core.state;
-        let sources = slot_moves.imports.values().filter_map(|import| clients.get(import.client));
-        let bytes = sources.map(|client| client.memory() as u64).sum::<u64>();
-        config.compatible_with.is_valkey().then_some(bytes).into()
-    }),
-    field("mem_cluster_slot_export", |r| {
-        let State { slot_moves, config, .. } = &r.core.state;
-        config.compatible_with.is_valkey().then(|| slot_moves.bytes_behind() as u64).into()
-    }),
-    gauge(
-        "mem_aof_buffer",
-        "redis_mem_aof_buffer_bytes",
-        Unit::Bytes,
-        "Bytes of the append-only file's buffer.",
-        |r| r.core.state.persistence.log().map_or(0, |log| log.buffer_memory()).into(),
-    ),
-    field("mem_allocator", |_| {
-        let version = jemalloc::text("version").unwrap_or_default();
-        format!("jemalloc-{}", version.split('-').next().unwrap_or_default()).into()
-    }),
-    gauge("active_defrag_running", "redis_active_defrag_running", Unit::One, "Always 0.", |_| {
-        0u64.into()
-    }),
-    gauge(
-        "lazyfree_pending_objects",
-        "redis_lazyfree_pending_objects",
-        Unit::One,
-        "Values that a thread has still to free.",
-        |r| r.core.keyspace.lazyfree.pending().into(),
-    ),
-    gauge(
-        "lazyfreed_objects",
-        "redis_lazyfreed_objects",
-        Unit::One,
-        "Values that a thread has freed.",
-        |r| r.core.keyspace.lazyfree.freed().into(),
-    ),
+    gauge("mem_total_replication_buffers", "redis_mem_total_replication_buffers_bytes", Bytes, "Bytes of the stream kept for replicas.",
+        |r| backlog(&r.core.state).into()),
+    by_client("mem_clients_slaves", Bytes, "Bytes of replicas.", |r| (r.memory().replicas + r.memory().replicas_behind).into()),
+    by_client("mem_clients_normal", Bytes, "Bytes of other clients.", |r| (r.memory().clients - r.memory().replicas).into()),
+    field("mem_cluster_links", mem_cluster_links),
+    field("mem_cluster_slot_import", mem_cluster_slot_import),
+    field("mem_cluster_slot_export", mem_cluster_slot_export),
+    gauge("mem_aof_buffer", "redis_mem_aof_buffer_bytes", Bytes, "Bytes of the append-only file's buffer.",
+        |r| r.core.state.persistence.log().map_or(0, |log| log.buffer_memory()).into()),
+    field("mem_allocator", mem_allocator),
+    gauge("active_defrag_running", "redis_active_defrag_running", One, "Always 0.", |_| 0u64.into()),
+    gauge("lazyfree_pending_objects", "redis_lazyfree_pending_objects", One, "Values that a thread has still to free.",
+        |r| r.core.keyspace.lazyfree.pending().into()),
+    gauge("lazyfreed_objects", "redis_lazyfreed_objects", One, "Values that a thread has freed.", |r| r.core.keyspace.lazyfree.freed().into()),
 ];
+
+fn used_memory_peak_time(r: &Reading<'_>) -> Value {
+    let is_redis_8 = r.core.state.config.compatible_with == Compatibility::Redis8;
+    let at = match r.used() > r.core.state.stats.peak_memory {
+        true => r.core.state.now.unix_seconds(),
+        false => r.core.state.stats.peak_memory_unix,
+    };
+    is_redis_8.then_some(at).into()
+}
+
+fn mem_cluster_links(r: &Reading<'_>) -> Value {
+    // Messages that leave at the end of this turn are included.
+    let unsent = r.core.state.cluster_actions.iter().map(|action| match action {
+        Action::Send { message, .. } => message.len(),
+        _ => 0,
+    });
+    (r.core.state.net.bus.memory() + unsent.sum::<usize>()).into()
+}
+
+fn mem_cluster_slot_import(r: &Reading<'_>) -> Value {
+    let State { slot_moves, clients, config, .. } = &r.core.state;
+    let sources = slot_moves.imports.values().filter_map(|import| clients.get(import.client));
+    let bytes = sources.map(|client| client.memory() as u64).sum::<u64>();
+    config.compatible_with.is_valkey().then_some(bytes).into()
+}
+
+fn mem_cluster_slot_export(r: &Reading<'_>) -> Value {
+    let State { slot_moves, config, .. } = &r.core.state;
+    config.compatible_with.is_valkey().then(|| slot_moves.bytes_behind() as u64).into()
+}
+
+fn mem_allocator(_: &Reading<'_>) -> Value {
+    let version = jemalloc::text("version").unwrap_or_default();
+    format!("jemalloc-{}", version.split('-').next().unwrap_or_default()).into()
+}
 
 fn two_digits(large: usize, small: usize) -> Value {
     Value::Decimal(ratio(large, small), 2)

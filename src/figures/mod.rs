@@ -28,6 +28,7 @@ use std::fmt::Write;
 
 use crate::config::Compatibility;
 use crate::state::Core;
+use crate::stats::Counters;
 use crate::sys::machine::{self, CpuTimes};
 use crate::sys::{alloc, jemalloc};
 use exposition::Exposition;
@@ -58,6 +59,10 @@ impl<'a> Reading<'a> {
     /// Bytes allocated.
     pub fn used(&self) -> usize {
         *self.used.get_or_init(alloc::allocated)
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.core.state.stats.counters
     }
 
     pub fn peak(&self) -> usize {
@@ -320,6 +325,10 @@ pub const SECTIONS: &[Section] = &[
     section("stats", "Stats", counters::ROWS),
     section("replication", "Replication", replication::ROWS),
     section("cpu", "CPU", turns::CPU),
+    Section {
+        in_all: Compatibility::is_redis_8,
+        ..on_request("hotkeys", "Hotkeys", commands::HOT_KEYS)
+    },
     section("modules", "Modules", &[]),
     on_request("commandstats", "Commandstats", commands::CALLS),
     section("errorstats", "Errorstats", commands::ERRORS),

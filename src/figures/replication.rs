@@ -1,7 +1,8 @@
 //! Section Replication: the role, the link to the primary, the replicas, and the history.
 
+use super::Unit::{Bytes, One, Seconds};
 use super::exposition::Exposition;
-use super::{Reading, Row, Unit, field, gauge, line};
+use super::{Reading, Row, Value, field, gauge, line};
 use crate::cluster::node::NodeFlags;
 use crate::config::Compatibility;
 use crate::replication::backlog::Backlog;
@@ -9,114 +10,52 @@ use crate::replication::following::{Following, Progress};
 use crate::roles::{failover, replicas, restart};
 use crate::state::State;
 
+#[rustfmt::skip]
 pub const ROWS: &[Row] = &[
-    field("role", |r| {
-        if r.core.state.replication.is_replica() { "slave" } else { "master" }.into()
-    }),
+    field("role", |r| if r.core.state.replication.is_replica() { "slave" } else { "master" }.into()),
     Row::Lines(primary),
     Row::Samples(link),
-    gauge("connected_slaves", "redis_connected_slaves", Unit::One, "Replicas.", |r| {
-        r.core.state.replication.replicas.len().into()
-    }),
-    gauge(
-        "min_slaves_good_slaves",
-        "redis_min_slaves_good_slaves",
-        Unit::One,
-        "Replicas that min-replicas-to-write counts.",
-        |r| {
-            let config = &r.core.state.config;
-            let counts = config.min_replicas_to_write > 0 && config.min_replicas_max_lag > 0;
-            counts.then_some(r.core.state.replication.good_replicas).into()
-        },
-    ),
+    gauge("connected_slaves", "redis_connected_slaves", One, "Replicas.", |r| r.core.state.replication.replicas.len().into()),
+    gauge("min_slaves_good_slaves", "redis_min_slaves_good_slaves", One, "Replicas that min-replicas-to-write counts.", min_slaves_good_slaves),
     Row::Lines(each_replica),
     Row::Samples(lags),
-    gauge(
-        "primary_restart_read_only_seconds_left",
-        "latchkey_primary_restart_read_only_left_seconds",
-        Unit::Seconds,
-        "How long replicas must stay until writes are accepted.",
-        |r| restart::seconds_left(&r.core.state).into(),
-    ),
-    gauge(
-        "primary_lacks_data_of_replicas",
-        "latchkey_primary_lacks_data_of_replicas",
-        Unit::One,
-        "Replicas have more data than this primary, and are sent none.",
-        |r| r.core.state.replication.restart.held_off_us.map(|_| true).into(),
-    ),
-    field("replicas_waiting_psync", |r| {
-        r.core.state.config.compatible_with.is_valkey().then_some(0u64).into()
-    }),
+    gauge("primary_restart_read_only_seconds_left", "latchkey_primary_restart_read_only_left_seconds", Seconds,
+        "How long replicas must stay until writes are accepted.", |r| restart::seconds_left(&r.core.state).into()),
+    gauge("primary_lacks_data_of_replicas", "latchkey_primary_lacks_data_of_replicas", One, "Replicas have more data than this primary, and are sent none.",
+        |r| r.core.state.replication.restart.held_off_us.map(|_| true).into()),
+    field("replicas_waiting_psync", |r| r.core.state.config.compatible_with.is_valkey().then_some(0u64).into()),
     field("master_failover_state", |r| failover::state_name(&r.core.state).into()),
     field("master_replid", |r| r.core.state.replication.id.clone().into()),
-    field("master_replid2", |r| {
-        let ancestor = r.core.state.replication.ancestor.as_ref();
-        ancestor.map_or_else(|| "0".repeat(40), |ancestor| ancestor.id.clone()).into()
-    }),
-    gauge(
-        "master_repl_offset",
-        "redis_master_repl_offset",
-        Unit::Bytes,
-        "Bytes of the history.",
-        |r| r.core.state.replication.offset.into(),
-    ),
-    gauge(
-        "second_repl_offset",
-        "redis_second_repl_offset",
-        Unit::Bytes,
-        "Bytes of the history before the last change of roles, or -1.",
-        |r| {
-            let ancestor = r.core.state.replication.ancestor.as_ref();
-            ancestor.map_or(-1, |ancestor| ancestor.end as i64).into()
-        },
-    ),
-    gauge(
-        "repl_backlog_active",
-        "redis_repl_backlog_is_active",
-        Unit::One,
-        "There is a backlog.",
-        |r| r.core.state.replication.backlog.is_some().into(),
-    ),
-    gauge(
-        "repl_backlog_size",
-        "redis_replication_backlog_bytes",
-        Unit::Bytes,
-        "repl-backlog-size.",
-        |r| r.core.state.config.repl_backlog_size.into(),
-    ),
-    gauge(
-        "repl_backlog_first_byte_offset",
-        "redis_repl_backlog_first_byte_offset",
-        Unit::Bytes,
-        "Where the backlog begins.",
-        |r| r.core.state.replication.backlog.as_ref().map_or(0, Backlog::start).into(),
-    ),
-    gauge(
-        "repl_backlog_histlen",
-        "redis_repl_backlog_history_bytes",
-        Unit::Bytes,
-        "Bytes of the backlog.",
-        |r| r.core.state.replication.backlog.as_ref().map_or(0, Backlog::len).into(),
-    ),
-    gauge(
-        "",
-        "redis_cluster_state",
-        Unit::One,
-        "1 if the cluster serves all slots, or there is none.",
-        |r| r.core.state.cluster.as_ref().is_none_or(|cluster| cluster.is_ok()).into(),
-    ),
-    gauge("", "redis_cluster_slots_fail", Unit::One, "Slots of primaries that have failed.", |r| {
-        slots_of(&r.core.state, NodeFlags::FAIL).into()
-    }),
-    gauge(
-        "",
-        "redis_cluster_slots_pfail",
-        Unit::One,
-        "Slots of primaries that may have failed.",
-        |r| slots_of(&r.core.state, NodeFlags::PFAIL).into(),
-    ),
+    field("master_replid2", master_replid2),
+    gauge("master_repl_offset", "redis_master_repl_offset", Bytes, "Bytes of the history.", |r| r.core.state.replication.offset.into()),
+    gauge("second_repl_offset", "redis_second_repl_offset", Bytes, "Bytes of the history before the last change of roles, or -1.", second_repl_offset),
+    gauge("repl_backlog_active", "redis_repl_backlog_is_active", One, "There is a backlog.", |r| r.core.state.replication.backlog.is_some().into()),
+    gauge("repl_backlog_size", "redis_replication_backlog_bytes", Bytes, "repl-backlog-size.", |r| r.core.state.config.repl_backlog_size.into()),
+    gauge("repl_backlog_first_byte_offset", "redis_repl_backlog_first_byte_offset", Bytes, "Where the backlog begins.",
+        |r| r.core.state.replication.backlog.as_ref().map_or(0, Backlog::start).into()),
+    gauge("repl_backlog_histlen", "redis_repl_backlog_history_bytes", Bytes, "Bytes of the backlog.",
+        |r| r.core.state.replication.backlog.as_ref().map_or(0, Backlog::len).into()),
+    gauge("", "redis_cluster_state", One, "1 if the cluster serves all slots, or there is none.",
+        |r| r.core.state.cluster.as_ref().is_none_or(|cluster| cluster.is_ok()).into()),
+    gauge("", "redis_cluster_slots_fail", One, "Slots of primaries that have failed.", |r| slots_of(&r.core.state, NodeFlags::FAIL).into()),
+    gauge("", "redis_cluster_slots_pfail", One, "Slots of primaries that may have failed.", |r| slots_of(&r.core.state, NodeFlags::PFAIL).into()),
 ];
+
+fn min_slaves_good_slaves(r: &Reading<'_>) -> Value {
+    let config = &r.core.state.config;
+    let counts = config.min_replicas_to_write > 0 && config.min_replicas_max_lag > 0;
+    counts.then_some(r.core.state.replication.good_replicas).into()
+}
+
+fn master_replid2(r: &Reading<'_>) -> Value {
+    let ancestor = r.core.state.replication.ancestor.as_ref();
+    ancestor.map_or_else(|| "0".repeat(40), |ancestor| ancestor.id.clone()).into()
+}
+
+fn second_repl_offset(r: &Reading<'_>) -> Value {
+    let ancestor = r.core.state.replication.ancestor.as_ref();
+    ancestor.map_or(-1, |ancestor| ancestor.end as i64).into()
+}
 
 /// Slots of nodes with a flag.
 fn slots_of(state: &State, flag: NodeFlags) -> usize {
@@ -152,7 +91,7 @@ fn primary(reading: &Reading<'_>, out: &mut String) {
         line(out, "master_sync_left_bytes", told - read as i64);
         let percent = if told == 0 { 0.0 } else { percent };
         line(out, "master_sync_perc", format_args!("{percent:.2}"));
-        line(out, "master_sync_last_io_seconds_ago", seconds_since(following.heard_us));
+        line(out, "master_sync_last_io_seconds_ago", seconds_since(following.last_sign_us));
     }
     let is_redis_8 = config.compatible_with == Compatibility::Redis8;
     if is_redis_8 {
@@ -178,7 +117,7 @@ fn primary(reading: &Reading<'_>, out: &mut String) {
 /// Seconds since the primary was heard; -1: the link is down.
 fn heard_seconds(reading: &Reading<'_>, following: &Following) -> i64 {
     match following.is_connected() {
-        true => (reading.core.state.now.boot_us - following.heard_us).max(0) / 1_000_000,
+        true => (reading.core.state.now.boot_us - following.last_sign_us).max(0) / 1_000_000,
         false => -1,
     }
 }

@@ -1,12 +1,14 @@
 //! Section Server: version, process, uptime, listeners.
 
+use super::Unit::{One, Seconds, UnixSeconds};
 use super::exposition::Exposition;
-use super::{Reading, Row, Unit, Value, counter, field, gauge, line};
+use super::{Reading, Row, Value, counter, field, gauge, line};
 use crate::config::{Choice, MaxmemoryPolicy, VALKEY_VERSION};
 use crate::net::tls::CertificateFacts;
 use crate::state::State;
 use crate::sys::{build, machine, system};
 
+#[rustfmt::skip]
 pub const ROWS: &[Row] = &[
     Row::Samples(instance),
     Row::Lines(version),
@@ -20,83 +22,50 @@ pub const ROWS: &[Row] = &[
     field("multiplexing_api", |_| system::POLLER.into()),
     field("atomicvar_api", |_| "c11-builtin".into()),
     field("gcc_version", |_| "0.0.0".into()),
-    gauge("process_id", "redis_process_id", Unit::One, "Number of the process.", |_| {
-        std::process::id().into()
-    }),
+    gauge("process_id", "redis_process_id", One, "Number of the process.", |_| std::process::id().into()),
     field("process_supervised", |r| r.core.state.config.supervised.into()),
     field("run_id", |r| r.core.state.process.identity.run_id.clone().into()),
     field("tcp_port", |r| r.core.state.process.identity.port.into()),
     field("server_time_usec", |r| r.core.state.now.wall_us.into()),
-    gauge(
-        "uptime_in_seconds",
-        "redis_uptime_in_seconds",
-        Unit::Seconds,
-        "Seconds since the start.",
-        |r| uptime(&r.core.state).into(),
-    ),
+    gauge("uptime_in_seconds", "redis_uptime_in_seconds", Seconds, "Seconds since the start.", |r| uptime(&r.core.state).into()),
     field("uptime_in_days", |r| (uptime(&r.core.state) / 86_400).into()),
-    gauge("hz", "redis_hz", Unit::One, "Background work in a second.", |r| {
-        r.core.state.config.hz.into()
-    }),
-    gauge(
-        "configured_hz",
-        "redis_configured_hz",
-        Unit::One,
-        "Background work in a second, as configured.",
-        |r| r.core.state.config.hz.into(),
-    ),
+    gauge("hz", "redis_hz", One, "Background work in a second.", |r| r.core.state.config.hz.into()),
+    gauge("configured_hz", "redis_configured_hz", One, "Background work in a second, as configured.", |r| r.core.state.config.hz.into()),
     field("lru_clock", |r| Value::Text(r.core.keyspace.lru_clock().to_string())),
     field("executable", |r| r.core.state.process.identity.executable.clone().into()),
-    field("config_file", |r| {
-        let file = r.core.state.config.config_file.as_deref();
-        file.map_or(String::new(), |file| file.display().to_string()).into()
-    }),
-    gauge("io_threads_active", "redis_io_threads_active", Unit::One, "Always 0.", |_| 0u64.into()),
-    field("shutdown_in_milliseconds", |r| {
-        let until_us = r.core.state.process.shutdown.and_then(|order| order.waits_until_us);
-        until_us.map(|until_us| (until_us - r.core.state.now.boot_us) / 1000).into()
-    }),
+    field("config_file", config_file),
+    gauge("io_threads_active", "redis_io_threads_active", One, "Always 0.", |_| 0u64.into()),
+    field("shutdown_in_milliseconds", shutdown_in_milliseconds),
     Row::Lines(listeners),
     field("latchkey_version", |_| build::VERSION.into()),
-    gauge("", "redis_up", Unit::One, "The server answers.", |_| true.into()),
-    gauge("", "redis_start_time_seconds", Unit::UnixSeconds, "When the server was started.", |r| {
-        (r.core.state.now.unix_seconds() - uptime(&r.core.state)).into()
-    }),
-    gauge(
-        "",
-        "latchkey_http_connections",
-        Unit::One,
-        "Connections for HTTP, which are no clients.",
-        |r| r.core.state.net.http.len().into(),
-    ),
-    counter(
-        "",
-        "latchkey_http_requests_total",
-        Unit::One,
-        "Requests that HTTP has answered.",
-        |r| r.core.state.net.http.answered.into(),
-    ),
+    gauge("", "redis_up", One, "The server answers.", |_| true.into()),
+    gauge("", "redis_start_time_seconds", UnixSeconds, "When the server was started.", |r| (r.core.state.now.unix_seconds() - uptime(&r.core.state)).into()),
+    gauge("", "latchkey_http_connections", One, "Connections for HTTP, which are no clients.", |r| r.core.state.net.http.len().into()),
+    counter("", "latchkey_http_requests_total", One, "Requests that HTTP has answered.", |r| r.core.state.net.http.answered.into()),
     Row::Samples(scrape_error),
     Row::Samples(build_info),
 ];
 
 /// Section TLS: of the certificates in use.
+#[rustfmt::skip]
 pub const TLS: &[Row] = &[
     field("tls_server_cert_serial", |r| serial(&r.core.state, &r.core.state.config.tls_cert_file)),
-    field("tls_server_cert_expires_in_seconds", |r| {
-        left(&r.core.state, &r.core.state.config.tls_cert_file)
-    }),
-    field("tls_client_cert_serial", |r| {
-        serial(&r.core.state, &r.core.state.config.tls_client_cert_file)
-    }),
-    field("tls_client_cert_expires_in_seconds", |r| {
-        left(&r.core.state, &r.core.state.config.tls_client_cert_file)
-    }),
+    field("tls_server_cert_expires_in_seconds", |r| left(&r.core.state, &r.core.state.config.tls_cert_file)),
+    field("tls_client_cert_serial", |r| serial(&r.core.state, &r.core.state.config.tls_client_cert_file)),
+    field("tls_client_cert_expires_in_seconds", |r| left(&r.core.state, &r.core.state.config.tls_client_cert_file)),
     field("tls_ca_cert_serial", |r| serial(&r.core.state, &r.core.state.config.tls_ca_cert_file)),
-    field("tls_ca_cert_expires_in_seconds", |r| {
-        left(&r.core.state, &r.core.state.config.tls_ca_cert_file)
-    }),
+    field("tls_ca_cert_expires_in_seconds", |r| left(&r.core.state, &r.core.state.config.tls_ca_cert_file)),
 ];
+
+fn config_file(r: &Reading<'_>) -> Value {
+    let file = r.core.state.config.config_file.as_deref();
+    file.map_or(String::new(), |file| file.display().to_string()).into()
+}
+
+fn shutdown_in_milliseconds(r: &Reading<'_>) -> Value {
+    let until_us = r.core.state.process.shutdown.and_then(|order| order.waits_until_us);
+    until_us.map(|until_us| (until_us - r.core.state.now.boot_us) / 1000).into()
+}
 
 fn certificate<'s>(state: &'s State, file: &[u8]) -> Option<&'s CertificateFacts> {
     let tls = state.net.tls.as_ref()?;
@@ -162,7 +131,7 @@ fn listeners(reading: &Reading<'_>, out: &mut String) {
 
 /// `maxmemory-policy`, as configured.
 pub fn policy_name(policy: MaxmemoryPolicy) -> &'static str {
-    MaxmemoryPolicy::WORDS.iter().find(|(_, word)| *word == policy).map_or("", |(name, _)| name)
+    policy.word()
 }
 
 fn instance(reading: &Reading<'_>, out: &mut Exposition) {

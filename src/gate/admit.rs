@@ -18,7 +18,7 @@ use crate::resp::args::Args;
 use crate::resp::reply::Protocol;
 use crate::state::context::Caller;
 use crate::state::spec::{Flags, Group};
-use crate::state::table::{Command, Opening, Passes};
+use crate::state::table::{Command, FastPath, Needs};
 use crate::state::writes::WriteRule;
 use crate::state::{Core, State};
 
@@ -31,7 +31,7 @@ const NEEDS_CLIENT: CommandError =
 /// rule of `admit` must be added here or to [`State::gate`]; a test compares the two.
 #[inline(always)]
 pub fn is_open(core: &Core, command: &Command, args: Args<'_>) -> bool {
-    (command.passes.through(core.state.gate()) || is_open_here(&core.state, command, args))
+    (command.needs.are_met_by(core.state.fast_path()) || is_open_here(&core.state, command, args))
         && !core.keyspace.tracking.has_changes()
         && command.spec.accepts(args.len())
 }
@@ -40,8 +40,8 @@ pub fn is_open(core: &Core, command: &Command, args: Args<'_>) -> bool {
 /// all keys.
 #[inline(never)]
 fn is_open_here(state: &State, command: &Command, args: Args<'_>) -> bool {
-    state.gate() == Opening::Owned
-        && command.passes != Passes::Never
+    state.fast_path() == FastPath::Owned
+        && command.needs != Needs::Never
         && !command.is(Flags::RUNS_SCRIPT)
         && state.cluster.as_deref().is_some_and(|cluster| cluster::owns(cluster, command, args))
 }
@@ -56,7 +56,7 @@ pub fn admit(core: &Core, asked: &Asked<'_>) -> Verdict {
         if command.is(Flags::NEEDS_CLIENT) {
             return Verdict::Refuse(NEEDS_CLIENT);
         }
-        // As in Redis. No command is repeated as DEBUG.
+        // As in Redis. No command is replicated as DEBUG.
         if command.is(Flags::PROTECTED) && asked.caller == Caller::Primary {
             let address = core.state.link_socket.as_deref().and_then(|socket| socket.address);
             let is_local = address.is_some_and(|address| address.ip().to_canonical().is_loopback());
@@ -478,7 +478,7 @@ mod tests {
         let config = Config::from_text(config.as_bytes()).expect("a good configuration");
         let poll = mio::Poll::new().expect("a poll");
         let mut state = State::new(&TABLE, config, Clock::System, Logger::silent(), poll);
-        state.note_gate();
+        state.refresh_fast_path();
         state
     }
 
@@ -517,11 +517,11 @@ mod tests {
                 let mut following = Following::new(b"127.0.0.1".to_vec(), 6379);
                 following.progress = if is(0) { Progress::Connect } else { Progress::Connected };
                 state.replication.following = Some(Box::new(following));
-                state.note_gate();
+                state.refresh_fast_path();
             }
             if is(2) {
                 state.scripts.running = Some(busy_script());
-                state.note_gate();
+                state.refresh_fast_path();
             }
             if is(3) {
                 state.add_monitor(crate::ids::ClientId { slot: 99, number: 99 });
@@ -537,7 +537,7 @@ mod tests {
                 HashSlot::all().for_each(|slot| cluster.own_for_test(slot, Some(myself)));
                 cluster.set_ok_for_test(true);
                 state.cluster = Some(Box::new(cluster));
-                state.note_gate();
+                state.refresh_fast_path();
             }
             states.push(state);
         }

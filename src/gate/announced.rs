@@ -1,5 +1,5 @@
 //! A check of debug builds: a command that changes data has said so. The rules that hold writes
-//! back or repeat them (moving keys, pauses, read-only scripts, replicas) ask the specification
+//! back or replicate them (moving keys, pauses, read-only scripts, replicas) ask the specification
 //! alone.
 
 use std::collections::BTreeSet;

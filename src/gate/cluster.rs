@@ -163,7 +163,7 @@ impl Decision<'_> {
 }
 
 /// Whether this node is a replica of another one.
-pub(super) fn follows(cluster: &Cluster, primary: NodeIndex) -> bool {
+pub fn follows(cluster: &Cluster, primary: NodeIndex) -> bool {
     let myself = cluster.myself();
     myself.is_replica() && myself.primary == Some(primary)
 }

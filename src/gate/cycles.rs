@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 
+use crate::client::waits::Wait;
+use crate::keyspace::waiting::Wanted;
 use crate::keyspace::{DbIndex, Keyspace};
 use crate::state::Core;
-use crate::state::lock_waits::LockWait;
 use crate::types::lock;
 
 const CYCLES_MAX: usize = 100;
@@ -133,14 +134,14 @@ impl<'a> Graph<'a> {
 
 /// The cycles among the locks of a database.
 pub fn find(core: &Core, database: DbIndex) -> Vec<Cycle> {
-    let waits = core.state.longest_lock_waits(LISTED.waits);
+    let waits = core.state.waits.longest_for_locks(LISTED.waits);
     find_among(&core.keyspace, &waits, database, LISTED.edges)
 }
 
 /// The cycles among the locks of a database, as far as these waits form them.
 fn find_among<'a>(
     keyspace: &'a Keyspace,
-    waits: &'a [LockWait<'a>],
+    waits: &[&'a Wait],
     database: DbIndex,
     edges_max: usize,
 ) -> Vec<Cycle> {
@@ -150,7 +151,7 @@ fn find_among<'a>(
     }
     let mut graph = Graph::default();
     let own = waits.iter().filter(|wait| wait.database == database);
-    for (wait, key) in own.flat_map(|wait| wait.keys().iter().map(move |key| (wait, *key))) {
+    for (wait, key) in own.flat_map(|wait| wait.keys().map(move |(_, key)| (wait, key))) {
         if graph.edges_len >= edges_max {
             break;
         }
@@ -172,10 +173,10 @@ fn holders<'a>(keyspace: &'a Keyspace, database: DbIndex, key: &[u8]) -> Vec<Cow
 
 /// Number of cycles in all databases, among fewer waits than [`find`] looks at.
 pub fn count(core: &Core) -> usize {
-    if core.state.blocking.lock_waiters() < 2 {
+    if core.state.waits.len_of(Wanted::Lock) < 2 {
         return 0;
     }
-    let waits = core.state.longest_lock_waits(COUNTED.waits);
+    let waits = core.state.waits.longest_for_locks(COUNTED.waits);
     let databases: BTreeSet<DbIndex> = waits.iter().map(|wait| wait.database).collect();
     let found = databases
         .into_iter()

@@ -1,9 +1,9 @@
 //! The requests by which a command's changes reach the append-only file and replicas
 //! ([`crate::replication::effects`]).
 //!
-//! A command that has changed something is repeated as it was sent, unless its handler gives other
-//! requests instead ([`Context::instead`]): effects that depend on time, chance or waiting clients
-//! are repeated as their results. Expired and evicted keys are repeated as DEL.
+//! A command that has changed something is replicated as it was sent, unless its handler gives
+//! other requests instead ([`Context::instead`]): effects that depend on time, chance or waiting
+//! clients are replicated as their results. Expired and evicted keys are replicated as DEL.
 
 use crate::collections::table::{Slot, ValueRef};
 use crate::keyspace::{DbIndex, Expiry, Key};
@@ -16,7 +16,7 @@ use crate::types::Value;
 const ELEMENTS_REPEATED_MAX: usize = 1024;
 
 impl Context<'_> {
-    /// Whether the effects are used at all. If not, requests to be repeated need not be built.
+    /// Whether the effects are used at all. If not, requests to be replicated need not be built.
     #[inline]
     pub fn is_heard(&self) -> bool {
         self.core.state.effects.is_heard()
@@ -116,7 +116,7 @@ impl Context<'_> {
         }
     }
 
-    /// Deletes a key whose new deadline is in the past, and repeats the deletion.
+    /// Deletes a key whose new deadline is in the past, and replicates the deletion.
     pub fn delete_overdue(&mut self, slot: Slot, key: Key<'_>) {
         match self.core.state.config.compatible_with.is_valkey() {
             true => self.core.keyspace.delete_as_expired(slot, key),
@@ -140,7 +140,7 @@ impl Context<'_> {
             Expiry::Clear => self.instead(&[b"SET", key, value]),
             Expiry::Keep => self.instead(&[b"SET", key, value, b"KEEPTTL"]),
             Expiry::At(deadline) => {
-                let at = deadline.unix(self.core.keyspace.told_offset_ms()).0;
+                let at = deadline.unix(self.core.keyspace.shown_offset_ms()).0;
                 self.instead_with(&[b"SET", key, value, b"PXAT"], at);
             }
         }

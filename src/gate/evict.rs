@@ -9,13 +9,14 @@
 //! If evictions free nothing, for whatever reason, they stop and are tried again later: they must
 //! not cost all keys.
 
-use crate::config::MaxmemoryPolicy;
+use crate::config::{Choice, MaxmemoryPolicy};
 use crate::gate::effect::note_deletions_apart;
 use crate::gate::publish::publish_events;
 use crate::keyspace::Keyspace;
-use crate::keyspace::evict::InVain;
+use crate::keyspace::evict::{InVain, Told};
 use crate::state::Core;
 use crate::sys::alloc;
+use crate::sys::log::warning;
 
 /// Keys evicted between two readings of the clock.
 const KEYS_PER_LOOK: usize = 16;
@@ -27,6 +28,9 @@ const VAIN_BYTES: usize = 512 << 10;
 /// The pause after an eviction in vain: the first, and the longest. Unit: microseconds.
 const VAIN_PAUSE_US: i64 = 100_000;
 const VAIN_PAUSE_US_MAX: i64 = 60_000_000;
+
+/// The least time between two lines of the log about evictions. Unit: microseconds.
+const TOLD_US: i64 = 60_000_000;
 
 /// Empty output buffers up to this size are kept even when memory is short: nearly all replies fit.
 const SPARE_BYTES_KEPT: usize = 1024;
@@ -60,6 +64,9 @@ fn evict_slice(core: &mut Core) -> Room {
         note_deletions_apart(core);
     }
     core.keyspace.eviction.unfinished = room == Room::Unfinished;
+    if room == Room::NoMore || !core.keyspace.eviction.untold.is_empty() {
+        tell_cost(core);
+    }
     let now_us = core.state.now.boot_us;
     if room != Room::Enough {
         core.keyspace.eviction.over_since_us.get_or_insert(now_us);
@@ -67,6 +74,31 @@ fn evict_slice(core: &mut Core) -> Room {
         core.keyspace.eviction.over_us += now_us.saturating_sub(since_us).max(0) as u64;
     }
     room
+}
+
+/// Logs what the limit has cost since the last such line: at once, then once a minute at most.
+fn tell_cost(core: &mut Core) {
+    let Core { keyspace, state, .. } = core;
+    let now_us = state.now.boot_us;
+    let told = keyspace.eviction.told;
+    if told.is_some_and(|told| now_us.saturating_sub(told.at_us) < TOLD_US) {
+        return;
+    }
+    let refused = state.stats.out_of_memory_errors();
+    // CONFIG RESETSTAT counts from zero again.
+    let before = told.map_or(0, |told| told.refused).min(refused);
+    keyspace.eviction.told = Some(Told { at_us: now_us, refused });
+    let untold = std::mem::take(&mut keyspace.eviction.untold);
+    let kinds: Vec<_> = untold.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    let kinds = if kinds.is_empty() { "none".into() } else { kinds.join(", ") };
+    let (limit, policy) = (state.config.maxmemory, state.config.maxmemory_policy.word());
+    let since = if told.is_some() { "Since the last such line" } else { "So far" };
+    warning!(
+        state,
+        "Memory has reached maxmemory ({limit} bytes, {policy}). {since}: keys evicted: {kinds}; requests \
+         refused: {}.",
+        refused - before
+    );
 }
 
 fn evict_for_a_while(core: &mut Core) -> Room {
@@ -154,7 +186,7 @@ fn evict_some(core: &mut Core, policy: MaxmemoryPolicy, samples: usize) -> Room 
 
 /// Whether more memory is in use than allowed.
 #[inline]
-fn is_over(core: &Core) -> bool {
+pub fn is_over(core: &Core) -> bool {
     let limit = core.state.config.maxmemory;
     core.state.applies_maxmemory() && alloc::allocated() as u64 > limit && used(core) > limit
 }

@@ -16,9 +16,9 @@ use crate::gate::effect;
 use crate::gate::evict::evict;
 use crate::gate::verdict::{Asked, Verdict};
 use crate::gate::{
-    admit, blocking, confirm, locks, monitor, publish, slot_costs, tracking, transaction, users,
+    admit, hot_keys, locks, monitor, publish, slot_costs, tracking, transaction, users,
 };
-use crate::keyspace::DbIndex;
+use crate::keyspace::{DbIndex, Mode};
 use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::resp::request::encoded_len;
@@ -28,6 +28,7 @@ use crate::state::spec::Flags;
 use crate::state::table::Command;
 use crate::stats::command_log::LogKind;
 use crate::stats::commands::Histogram;
+use crate::stats::hot_keys::Costs;
 use crate::sys::log::warning;
 
 pub use crate::gate::request::{Call, Gate, Ran, Request};
@@ -62,7 +63,7 @@ impl Gate<'_> {
         {
             let ran = self.run(request);
             // EXEC may have run CLIENT CACHING.
-            if flags.contains(ClientFlags::IN_TRANSACTION) && ran != Ran::NotYet {
+            if flags.contains(ClientFlags::IN_TRANSACTION) && ran.has_run() {
                 tracking::end_caching(&mut self.core.state, self.caller, request);
             }
             return ran;
@@ -84,27 +85,26 @@ impl Gate<'_> {
         let imports = client.flags.contains(ClientFlags::IMPORT_SOURCE);
         let brings = client.flags.contains(ClientFlags::BRINGS_SLOTS);
         let asks = client.flags.contains(ClientFlags::ASKING);
-        self.core.keyspace.no_touch = leaves_no_mark
+        let no_touch = leaves_no_mark
             && request.command.is_none_or(|command| !command.is(Flags::MARKS_ACCESS));
         // The flags are those of the subcommand, because the subcommand may write.
         let is = |flags| resolve(&self.core.state, request).is_ok_and(|command| command.is(flags));
-        self.core.keyspace.hides_expired = self.hides_expired(is);
+        self.core.keyspace.mode = Mode { no_touch, hides_expired: self.hides_expired(is) };
         let before = (imports && self.core.state.config.import_mode || brings)
             .then(|| self.core.keyspace.ignore_deadlines(true));
         let errors = self.core.state.stats.counters.error_replies;
         let ran = if is_muted { self.run_muted(request) } else { self.run(request) };
-        if ran != Ran::NotYet {
+        if ran.has_run() {
             tracking::end_caching(&mut self.core.state, self.caller, request);
             if asks && !request.command.is_some_and(|command| command.is(Flags::KEEPS_ASKING)) {
                 self.end_asking();
             }
         }
-        if brings && ran != Ran::NotYet {
+        if brings && ran.has_run() {
             let has_failed = self.core.state.stats.counters.error_replies != errors;
             self.core.state.note_import(self.caller.client(), has_failed, request.args);
         }
-        self.core.keyspace.no_touch = false;
-        self.core.keyspace.stop_hiding_expired();
+        self.core.keyspace.reset_mode();
         if let Some(before) = before {
             self.core.keyspace.ignore_deadlines(before);
         }
@@ -152,9 +152,9 @@ impl Gate<'_> {
                 // CLIENT REPLY ON and RESET turn replies on again, beginning with their own.
                 self.reply.output().append(&unheard);
             }
-            // The reply of a request that waits is skipped when it comes (`blocking::answer`).
-            if ran != Ran::Waits {
-                client.set_replies(client.replies().after_request(ran != Ran::NotYet));
+            // The reply of a request that waits is skipped when it comes.
+            if !ran.blocks() {
+                client.set_replies(client.replies().after_request(ran.has_run()));
             }
         }
         ran
@@ -210,6 +210,10 @@ impl Gate<'_> {
         match verdict {
             Verdict::Run | Verdict::Queue | Verdict::MakeRoom => {}
             Verdict::Postpone => {
+                // Writes may be waiting for this very message.
+                if &*command.full_name == "publish" && request.args.len() == 3 {
+                    self.core.state.hear(request.args.get(1), request.args.get(2));
+                }
                 self.hold_back();
                 return Ran::NotYet;
             }
@@ -238,7 +242,7 @@ impl Gate<'_> {
         }
         let call = request.call(command, Origin::Client);
         let ran = self.run_handler(&call);
-        if self.core.state.is_monitored() && ran != Ran::NotYet {
+        if self.core.state.is_monitored() && ran.has_run() {
             let output = self.reply.output();
             monitor::feed_monitors(&mut self.core.state, self.caller, &call, output);
         }
@@ -276,7 +280,8 @@ impl Gate<'_> {
         if let Verdict::Refuse(error) = admit(self.core, &asked) {
             return Err(error);
         }
-        self.run_handler(&request.call(command, origin));
+        // It cannot wait.
+        let _ = self.run_handler(&request.call(command, origin));
         // A file may have any number of changed locks.
         if self.core.keyspace.locks.has_changed() {
             locks::review(self.core);
@@ -296,7 +301,7 @@ impl Gate<'_> {
         }
         let before = self.reply.output().len();
         let ended = self.handle(call).map_or_else(|ended| ended, |()| Ok(Outcome::Replied));
-        if matches!(ended, Ok(Outcome::Blocked(_) | Outcome::WaitsOn)) {
+        if matches!(ended, Ok(Outcome::WaitsOn)) {
             self.announce(call);
             self.core.state.effects.end_unit();
             return None;
@@ -312,7 +317,7 @@ impl Gate<'_> {
             self.write_error(&users::exec_denied_error(denied));
             return Ran::Done;
         }
-        self.core.keyspace.hides_expired = self.hides_expired(|flags| command.is(flags));
+        self.core.keyspace.mode.hides_expired = self.hides_expired(|flags| command.is(flags));
         let ran = self.run_handler(&call);
         if self.core.state.is_monitored() {
             let mut apart = OutputBuffer::default();
@@ -324,11 +329,11 @@ impl Gate<'_> {
     /// Runs a command called by a script, after [`admit::admit_scripted`] has allowed it.
     pub fn run_scripted(&mut self, command: &'static Command, request: &Request<'_>) {
         if self.core.keyspace.leaves_expiry() {
-            self.core.keyspace.hides_expired = self.hides_expired(|flags| command.is(flags));
+            self.core.keyspace.mode.hides_expired = self.hides_expired(|flags| command.is(flags));
         }
         // The script's own work since its last call is no part of this command's time.
         self.core.state.stats.timing.start();
-        self.run_handler(&request.call(command, Origin::Script));
+        let _ = self.run_handler(&request.call(command, Origin::Script));
         if self.core.state.is_monitored() {
             monitor::feed_scripted(&mut self.core.state, self.caller, command, request.args);
         }
@@ -438,57 +443,25 @@ impl Gate<'_> {
             self.write_error(&error);
             Outcome::Replied
         });
-        let unconfirmed = self.core.state.blocking.unconfirmed.as_ref();
-        let ran = match outcome {
-            Outcome::Replied => Ran::Done,
-            Outcome::Unconfirmed if unconfirmed.is_some_and(|it| it.is_pushed) => Ran::Done,
-            Outcome::Postponed => Ran::NotYet,
-            Outcome::Suspended
-            | Outcome::Blocked(_)
-            | Outcome::AwaitsAcks(_)
-            | Outcome::AwaitsRepetition(_)
-            | Outcome::Moves(_)
-            | Outcome::Unconfirmed
-            | Outcome::WaitsOn => Ran::Waits,
-            Outcome::Close => Ran::Closes,
+        // A request that waits is counted when it runs again, or when its wait ends. The work of
+        // MIGRATE outside of the loop is not part of its time.
+        let is_counted = match &outcome {
+            Outcome::Postponed | Outcome::WaitsOn => false,
+            Outcome::Waits(wait) => wait.is_counted(),
+            Outcome::Replied | Outcome::Suspended | Outcome::Close => true,
         };
-        match outcome {
-            Outcome::Postponed | Outcome::WaitsOn => {}
-            Outcome::Blocked(wait) => {
-                if let Some(id) = self.caller.client() {
-                    blocking::begin(self.core, id, call, *wait);
-                }
-            }
-            Outcome::AwaitsAcks(acks) => {
-                if let Some(id) = self.caller.client() {
-                    blocking::await_acks(&mut self.core.state, id, call.command, *acks);
-                }
-            }
-            Outcome::AwaitsRepetition(acks) => {
-                if let Some(id) = self.caller.client() {
-                    blocking::await_repetition(&mut self.core.state, id, call, *acks);
-                }
-            }
-            Outcome::Moves(number) => {
-                if let Some(id) = self.caller.client() {
-                    blocking::await_move(&mut self.core.state, id, call.command, number);
-                }
-                // The command's further work happens outside of the loop, and is not part of its
-                // time.
-                self.account(call, false, before);
-            }
-            _ => self.account(call, failed, before),
+        if is_counted {
+            self.account(call, failed, before);
         }
         self.announce(call);
         let ended = self.end_unit(call.origin);
-        // The effects are complete now. A woken client must first be taken out of its queues.
-        if call.origin == Origin::Client
-            && let Some(unconfirmed) = self.core.state.blocking.unconfirmed.take()
-            && let Some(id) = self.caller.client()
-        {
-            confirm::suspend(&mut self.core.state, id, call.command, *unconfirmed);
+        match outcome {
+            Outcome::Replied => ended,
+            Outcome::Postponed => Ran::NotYet,
+            Outcome::Suspended | Outcome::WaitsOn => Ran::Suspended,
+            Outcome::Waits(wait) => Ran::Waits(wait),
+            Outcome::Close => Ran::Closes,
         }
-        if ran == Ran::Done { ended } else { ran }
     }
 
     /// Ends the unit of effects that a command has begun, unless the unit is part of a larger one.
@@ -621,6 +594,9 @@ impl Gate<'_> {
 #[cold]
 fn note(state: &mut State, caller: Caller, call: &Call<'_>, (nanoseconds, replied): (u64, usize)) {
     let command = call.command;
+    if state.stats.hot_keys.is_some() && caller.client().is_some() {
+        hot_keys::charge(state, call, Costs { nanoseconds, bytes: replied as u64 });
+    }
     if slot_costs::are_counted(state) {
         // The whole microseconds by which the command's sum grows: the slots' sums then agree with
         // INFO commandstats.

@@ -3,7 +3,8 @@
 //!
 //! Elements go back to the end from which they were taken, and members with their scores, unless
 //! they have been added again in the meantime. Other waiting clients are served in the next turn.
-//! BLMOVE, BRPOPLPUSH and BZMOVEDUE lose nothing: the elements are in the destination.
+//! BLMOVE, BLMOVEM, BRPOPLPUSH, BZMOVE and BZMOVEDUE lose nothing: the elements are in the
+//! destination.
 
 use crate::client::ClientId;
 use crate::client::handed::{Handed, What};
@@ -12,8 +13,8 @@ use crate::collections::hash_slot::HashSlot;
 use crate::config::KeyspaceEvents;
 use crate::gate::{effect, permits, publish};
 use crate::keyspace::DbIndex;
-use crate::resp::args::Args;
 use crate::resp::number;
+use crate::resp::owned::OwnedRequest;
 use crate::resp::reply::scalars;
 use crate::state::Core;
 use crate::types::Collection;
@@ -72,6 +73,7 @@ pub fn take_back(core: &mut Core) {
                     kept.push(handed);
                 }
             }
+            None if core.state.clients.informed.contains(&handed.client) => {}
             // The primary, or the node that this server is about to follow, decides.
             None if core.state.is_read_only() => {}
             None if core.state.takes_nothing_back() => kept.push(handed),
@@ -82,11 +84,12 @@ pub fn take_back(core: &mut Core) {
 }
 
 fn take_back_one(core: &mut Core, handed: &Handed) {
-    let (blocked, reply, deadline) = match &handed.what {
-        What::Served { blocked, reply, deadline } => (blocked, reply, *deadline),
+    let (wait, reply, deadline) = match &handed.what {
+        What::Served { wait, reply, deadline } => (wait, reply, *deadline),
         What::Permits { database, key, permits } => {
             return give_permits_back(core, (*database, key), permits);
         }
+        What::Renewed(renewed) => return permits::take_renewal_back(core, handed.client, renewed),
     };
     let encoded = reply.whole();
     let scalars = scalars(&encoded);
@@ -94,11 +97,11 @@ fn take_back_one(core: &mut Core, handed: &Handed) {
     if !is_here(core, key) {
         return;
     }
-    let at = (blocked.database, *key);
-    match core.state.commands.get(blocked.command).spec.name {
+    let at = (wait.database, *key);
+    match core.state.commands.get(wait.command).spec.name {
         "BLPOP" => push_back(core, at, (End::Front, elements), deadline),
         "BRPOP" => push_back(core, at, (End::Back, elements), deadline),
-        "BLMPOP" => push_back(core, at, (named_end(blocked.args()), elements), deadline),
+        "BLMPOP" => push_back(core, at, (named_end(&wait.request), elements), deadline),
         "BZPOPMIN" | "BZPOPMAX" | "BZMPOP" | "BZPOPDUE" => add_back(core, at, elements, deadline),
         _ => {}
     }
@@ -111,9 +114,10 @@ fn is_here(core: &Core, key: &[u8]) -> bool {
 }
 
 /// The end that BLMPOP names after its keys.
-fn named_end(args: Args<'_>) -> End {
-    let keys = number::parse_i64(args.get(2)).and_then(|count| usize::try_from(count).ok());
-    let word = args.iter_from(3 + keys.unwrap_or(0)).next();
+fn named_end(request: &OwnedRequest) -> End {
+    let keys = request.iter().nth(2).and_then(number::parse_i64);
+    let keys = keys.and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
+    let word = request.iter().nth(3 + keys);
     match word.is_some_and(|word| word.eq_ignore_ascii_case(b"RIGHT")) {
         true => End::Back,
         false => End::Front,
@@ -222,7 +226,7 @@ fn repeat(
     effect::note_deletions(core);
     core.state.effects.push(database, request.iter().copied());
     if let Some(deadline) = deadline {
-        let at_ms = number::format_i64(deadline.unix(core.keyspace.told_offset_ms()).0);
+        let at_ms = number::format_i64(deadline.unix(core.keyspace.shown_offset_ms()).0);
         core.state.effects.push(database, [&b"PEXPIREAT"[..], key, at_ms.as_ref()].into_iter());
     }
     core.state.effects.end_apart(apart);

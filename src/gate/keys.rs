@@ -98,9 +98,14 @@ fn by_rule(spec: &CommandSpec, args: Args<'_>, mut found: Vec<KeyPosition>) -> V
         KeyRule::SortDestination => found.extend(sort_destination(args)),
         KeyRule::ReadStreams => {
             // A group, a consumer or a key may be the word STREAMS.
-            let flags = spec.keys[0].flags;
             let keys = ReadOption::keys(args);
-            found = keys.map(|index| KeyPosition { index, flags }).collect();
+            let flags = match keys.others.is_empty() {
+                true => spec.keys[0].flags,
+                // Entries are added, to the streams or to that of dead letters, and deleted.
+                false => KeyFlags::RW_ACCESS_DELETE | KeyFlags::INSERT,
+            };
+            let all = keys.streams.chain(keys.others);
+            found = all.map(|index| KeyPosition { index, flags }).collect();
         }
         KeyRule::BeforeTimeout => found.retain(|key| key.index < timeout_of_bzpopdue(args)),
         KeyRule::Migrated => {
@@ -221,6 +226,25 @@ pub enum ReadOption {
     Streams,
     Group,
     NoAck,
+    Claim,
+    MaxCount,
+    MaxSize,
+    /// The sorted set whose due members move to a stream.
+    Due,
+    /// The unit of its scores.
+    Unit,
+    /// The field that a member becomes.
+    Field,
+    MaxDeliveries,
+    /// The stream for entries that have been delivered too often.
+    DeadLetter,
+}
+
+/// The arguments of XREAD and XREADGROUP that are keys.
+pub struct ReadKeys {
+    pub streams: Range<usize>,
+    /// Those of DUE and DEADLETTER.
+    pub others: Vec<usize>,
 }
 
 impl ReadOption {
@@ -235,17 +259,46 @@ impl ReadOption {
             Some(ReadOption::Streams)
         } else if behind >= 2 && arguments.take_word("GROUP") {
             Some(ReadOption::Group)
+        } else if behind >= 1 && arguments.take_word("CLAIM") {
+            Some(ReadOption::Claim)
+        } else if behind >= 1 && arguments.take_word("MAXCOUNT") {
+            Some(ReadOption::MaxCount)
+        } else if behind >= 1 && arguments.take_word("MAXSIZE") {
+            Some(ReadOption::MaxSize)
         } else if arguments.take_word("NOACK") {
             Some(ReadOption::NoAck)
+        } else if behind >= 1 {
+            Self::take_for_jobs(arguments)
         } else {
             None
+        }
+    }
+
+    /// Takes the name of an option that Redis does not have.
+    fn take_for_jobs(arguments: &mut Cursor<'_>) -> Option<ReadOption> {
+        match () {
+            () if arguments.take_word("DUE") => Some(ReadOption::Due),
+            () if arguments.take_word("UNIT") => Some(ReadOption::Unit),
+            () if arguments.take_word("FIELD") => Some(ReadOption::Field),
+            () if arguments.take_word("MAXDELIVERIES") => Some(ReadOption::MaxDeliveries),
+            () if arguments.take_word("DEADLETTER") => Some(ReadOption::DeadLetter),
+            () => None,
         }
     }
 
     /// The number of arguments after the name; for STREAMS all.
     fn operands(self) -> usize {
         match self {
-            ReadOption::Block | ReadOption::Count => 1,
+            ReadOption::Block
+            | ReadOption::Count
+            | ReadOption::Claim
+            | ReadOption::MaxCount
+            | ReadOption::MaxSize
+            | ReadOption::Due
+            | ReadOption::Unit
+            | ReadOption::Field
+            | ReadOption::MaxDeliveries
+            | ReadOption::DeadLetter => 1,
             ReadOption::Group => 2,
             ReadOption::Streams | ReadOption::NoAck => 0,
         }
@@ -253,16 +306,21 @@ impl ReadOption {
 
     /// The keys of a request; none if an option before them is unknown, or the number of IDs
     /// differs: the command replies with an error when it runs.
-    fn keys(args: Args<'_>) -> Range<usize> {
-        let mut arguments = args.cursor(1);
+    pub fn keys(args: Args<'_>) -> ReadKeys {
+        let (mut arguments, mut others) = (args.cursor(1), Vec::new());
         while let Some(option) = ReadOption::take(&mut arguments) {
-            if option == ReadOption::Streams {
-                let (first, left) = (arguments.position(), arguments.remaining());
-                return first..first + if left % 2 == 0 { left / 2 } else { 0 };
+            match option {
+                ReadOption::Streams => {
+                    let (first, left) = (arguments.position(), arguments.remaining());
+                    let streams = first..first + if left % 2 == 0 { left / 2 } else { 0 };
+                    return ReadKeys { streams, others };
+                }
+                ReadOption::Due | ReadOption::DeadLetter => others.push(arguments.position()),
+                _ => {}
             }
             (0..option.operands()).for_each(|_| drop(arguments.take()));
         }
-        0..0
+        ReadKeys { streams: 0..0, others: Vec::new() }
     }
 }
 
@@ -548,6 +606,9 @@ mod tests {
         assert_eq!(keys("xreadgroup group streams streams streams streams a > 0"), [5, 6]);
         assert_eq!(keys("xreadgroup group g c count streams block 0 streams k 0"), [9]);
         assert_eq!(keys("xreadgroup group g c other streams k 0"), [0; 0]);
+        let request = "xreadgroup deadletter claim maxdeliveries 5 group streams due claim 9 due streams \
+                       unit ms due block field due streams a b > >";
+        assert_eq!(keys(request), [19, 20, 2, 11, 15]);
     }
 
     const ANY: KeyFlags = KeyFlags::RO;

@@ -131,7 +131,7 @@ pub fn describe(
         if client.protocol == Protocol::Resp3 { 3 } else { 2 },
         String::from_utf8_lossy(&client.library_name),
         String::from_utf8_lossy(&client.library_version),
-        awaited_keys(client, hides_names),
+        awaited_keys(state, client, hides_names),
     )
 }
 
@@ -140,9 +140,10 @@ const AWAITED_MAX: usize = 10;
 const AWAITED_BYTES_MAX: usize = 128;
 
 /// The field of a client that waits for keys: `keys=a,b`, percent-encoded.
-fn awaited_keys(client: &Client, hides_names: bool) -> String {
-    let Some(blocked) = client.blocked.as_deref() else { return String::new() };
-    let mut keys = blocked.keys().map(|(_, key)| match hides_names {
+fn awaited_keys(state: &State, client: &Client, hides_names: bool) -> String {
+    let wait = client.blocked.and_then(|ticket| state.waits.get(ticket));
+    let Some(wait) = wait else { return String::new() };
+    let mut keys = wait.keys().map(|(_, key)| match hides_names {
         true => String::from_utf8_lossy(REDACTED).into_owned(),
         false => percent_encoded(&key[..key.len().min(AWAITED_BYTES_MAX)]),
     });

@@ -2,16 +2,17 @@
 //! holders are notified. A reader whose lease has ended is removed at that time, even if other
 //! readers remain.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::client::Client;
-use crate::client::acks::Unconfirmed;
-use crate::clock::Expiry;
+use crate::client::acks::Grant;
+use crate::clock::{Due, Expiry};
 use crate::config::KeyspaceEvents;
-use crate::gate::{effect, limits, permits, publish, readers, sessions};
+use crate::gate::readers::{self, Change};
+use crate::gate::{effect, limits, permits, publish, sessions};
 use crate::keyspace::lock_history::{ENDS_KEPT, Ended, HoldingEnd};
 use crate::keyspace::locks::{
-    At, End, EndReason, FREED_KEPT, Former, Gone, Granted, Held, Place, Vanished,
+    At, End, EndReason, FREED_KEPT, Former, Gone, Granted, Held, LostLock, Place, Vanished, Way,
 };
 use crate::keyspace::waiting::Wanted;
 use crate::keyspace::{DbIndex, Key, Keyspace};
@@ -322,7 +323,7 @@ fn keep(core: &mut Core, database: DbIndex, key: &[u8], ms: i64) {
     let held = Held { fence, client, since_us, renewals, session, is_kept, reading };
     core.keyspace.locks.insert(At::key(database, key), held);
     if core.state.effects.is_heard() {
-        let at_ms = format_i64(deadline.unix(core.keyspace.told_offset_ms()).0);
+        let at_ms = format_i64(deadline.unix(core.keyspace.shown_offset_ms()).0);
         let apart = core.state.effects.begin_apart();
         effect::note_deletions(core);
         let set = [b"HSET", key].into_iter().chain(fields).collect::<Vec<_>>();
@@ -335,7 +336,7 @@ fn keep(core: &mut Core, database: DbIndex, key: &[u8], ms: i64) {
 
 /// Adds locks and semaphores that have come from another server to the index, some in each turn.
 /// Sessions have lost their connections, as with a promotion. Not under CLIENT PAUSE, because
-/// their grace periods are repeated.
+/// their grace periods are replicated.
 fn take_in(core: &mut Core) {
     if !core.state.stands_still() && core.keyspace.coming.has_shown() {
         take_in_for(core, TAKE_IN_US);
@@ -392,15 +393,15 @@ pub fn on_time(core: &mut Core) {
     }
 }
 
-/// When [`on_time`] is due: boot-time clock, microseconds.
-pub fn next_us(core: &Core) -> Option<i64> {
+/// When [`on_time`] is to be called.
+pub fn due(core: &Core) -> Due {
     let pending = &core.state.net.pending;
     let takes_in = core.keyspace.coming.has_shown() || !pending.attaching.is_empty();
     if takes_in && !core.state.stands_still() {
-        return Some(core.state.now.boot_us);
+        return Due::NOW;
     }
     let readers_us = core.keyspace.locks.next_end_us().filter(|_| !stands_still(core));
-    [readers_us, permits::next_end_us(core)].into_iter().flatten().min()
+    Due::at([readers_us, permits::next_end_us(core)].into_iter().flatten().min())
 }
 
 fn stands_still(core: &Core) -> bool {
@@ -414,24 +415,32 @@ pub fn take_back(core: &mut Core) {
         return;
     }
     let waits = core.state.takes_nothing_back();
-    let mut lost = Vec::new();
-    core.keyspace.locks.retain_granted(|at, granted| {
-        let Some(client) = core.state.clients.get(granted.client) else {
-            if !waits {
-                lost.push((at.to_place(), granted.clone()));
-            }
-            return waits;
-        };
-        let after_reply = client.bytes_out + client.output.len() as u64;
-        client.bytes_out < *granted.sent_at.get_or_insert(after_reply)
+    let Core { state, keyspace, .. } = core;
+    let lost = keyspace.locks.take_lost(|granted| match state.clients.get(granted.client) {
+        None if state.clients.informed.contains(&granted.client) => Way::Ended,
+        None if waits => Way::Goes,
+        None => Way::Lost,
+        Some(client) => {
+            let after_reply = client.bytes_out + client.output.len() as u64;
+            let is_sent = client.bytes_out >= *granted.sent_at.get_or_insert(after_reply);
+            if is_sent { Way::Ended } else { Way::Goes }
+        }
     });
-    for (place, granted) in lost {
-        give_up(core, place.at(), &granted);
+    // The last one first: a reader may have become the writer.
+    let mut restored = Restored::new();
+    for (place, granted) in lost.into_iter().rev() {
+        give_up(core, place.at(), &granted, &mut restored);
     }
+    end_restoring(core, restored);
 }
 
-/// Deletes a lock whose owner will never learn of the grant, or takes that reader out of it.
-pub fn give_up(core: &mut Core, at: At<'_>, granted: &Granted) {
+/// Holdings that are as they were before a grant, and whether the client that had them then has
+/// gone.
+pub type Restored = BTreeMap<Place, bool>;
+
+/// Deletes a lock whose owner will never learn of the grant, or takes that reader out of it. If the
+/// owner held the lock before, restores that; then [`end_restoring`] has to follow.
+pub fn give_up(core: &mut Core, at: At<'_>, granted: &Granted, restored: &mut Restored) {
     let held = core.keyspace.locks.get(at);
     // No other client has asked for the lock since.
     let is_held = held.is_some_and(|held| {
@@ -441,8 +450,12 @@ pub fn give_up(core: &mut Core, at: At<'_>, granted: &Granted) {
         return;
     }
     let At { database, key, .. } = at;
-    if let Some(former) = &granted.former {
-        return restore(core, (database, key), former);
+    match &granted.former {
+        Some(former) if at.reader.is_some() => {
+            return restore_reader(core, at, former, restored);
+        }
+        Some(former) => return restore(core, at, former, restored),
+        None => {}
     }
     let Some(held) = core.keyspace.locks.remove(at) else { return };
     let owner = at.reader.map(Box::from).or_else(|| {
@@ -475,9 +488,10 @@ pub fn give_up(core: &mut Core, at: At<'_>, granted: &Granted) {
     }
 }
 
-/// Gives a lock the fence and the holds that its owner had before a grant of which nobody will
-/// learn.
-fn restore(core: &mut Core, (database, key): (DbIndex, &[u8]), former: &Former) {
+/// Gives a lock the fence, the holds and the lease that its owner had before a grant of which
+/// nobody will learn.
+fn restore(core: &mut Core, at: At<'_>, former: &Former, restored: &mut Restored) {
+    let At { database, key, .. } = at;
     let limits = readers::limits(core);
     let until = core.keyspace.in_database(database, |keyspace| {
         let slot = keyspace.find_quietly(keyspace.key(key))?;
@@ -510,13 +524,8 @@ fn restore(core: &mut Core, (database, key): (DbIndex, &[u8]), former: &Former) 
     core.keyspace.locks.remove(At::key(database, key));
     for (place, held) in &former.holdings {
         let client = held.client.filter(|id| core.state.clients.get(*id).is_some());
-        let left = client.is_none() && held.client.is_some();
+        restored.insert(place.clone(), client.is_none() && held.client.is_some());
         core.keyspace.locks.insert(place.at(), Held { client, ..held.clone() });
-        if left {
-            sessions::grant_grace(core, place.at());
-        } else {
-            sessions::look_again(&mut core.keyspace, place.at());
-        }
     }
     if !core.keyspace.events.is_empty() {
         publish::publish_events(core);
@@ -530,11 +539,54 @@ fn restore(core: &mut Core, (database, key): (DbIndex, &[u8]), former: &Former) 
     let set: Vec<&[u8]> = [&b"HSET"[..], key].into_iter().chain(pairs).collect();
     core.state.effects.push(database, set.into_iter());
     if let Some(until) = until {
-        let at_ms = format_i64(until.unix(core.keyspace.told_offset_ms()).0);
+        let at_ms = format_i64(until.unix(core.keyspace.shown_offset_ms()).0);
         let expire = [&b"PEXPIREAT"[..], key, at_ms.as_ref()];
         core.state.effects.push(database, expire.into_iter());
     }
     core.state.effects.end_apart(apart);
+}
+
+/// Gives a reader the lease and the session that it had before a request of whose success nobody
+/// will learn.
+fn restore_reader(core: &mut Core, at: At<'_>, former: &Former, restored: &mut Restored) {
+    let Some((_, held)) = former.holdings.first() else { return };
+    let present = core.keyspace.locks.get(at).and_then(Held::until);
+    // A renewal since then stays.
+    let until = if present == former.replaced_by { held.until() } else { present };
+    let (Some(present), Some(until)) = (present, until) else { return };
+    let until = if core.keyspace.now().is_past(until) { present } else { until };
+    let slot = core.keyspace.in_database(at.database, |keyspace| {
+        let key = keyspace.key(at.key);
+        keyspace.find_quietly(key)
+    });
+    if slot.is_none() {
+        return;
+    }
+    let client = held.client.filter(|id| core.state.clients.get(*id).is_some());
+    restored.insert(at.to_place(), client.is_none() && held.client.is_some());
+    core.keyspace.locks.insert(at, Held { client, ..held.clone() });
+    core.keyspace.locks.set_until(at, until);
+    let apart = core.state.effects.begin_apart();
+    readers::write(core, at, slot, Change::Renewed(present));
+    core.state.effects.end_apart(apart);
+    if !core.keyspace.events.is_empty() {
+        publish::publish_events(core);
+    }
+}
+
+/// Continues the sessions of what [`give_up`] has restored. Not before all is restored: a grace
+/// would count as a renewal since then.
+pub fn end_restoring(core: &mut Core, restored: Restored) {
+    for (place, has_left) in restored {
+        if has_left {
+            sessions::grant_grace(core, place.at());
+        } else {
+            sessions::look_again(&mut core.keyspace, place.at());
+        }
+    }
+    if !core.keyspace.events.is_empty() {
+        publish::publish_events(core);
+    }
 }
 
 /// Repeats a request, in a unit of its own unless one has begun.
@@ -545,7 +597,7 @@ fn push_apart(state: &mut State, database: DbIndex, request: &[&[u8]]) {
 }
 
 /// Takes back one hold of a reentrant lock, whose grant was not confirmed.
-pub fn take_hold_back(core: &mut Core, database: DbIndex, key: &[u8], unconfirmed: &Unconfirmed) {
+pub fn take_hold_back(core: &mut Core, database: DbIndex, key: &[u8], grant: &Grant) {
     if core.state.is_read_only() {
         return;
     }
@@ -554,13 +606,13 @@ pub fn take_hold_back(core: &mut Core, database: DbIndex, key: &[u8], unconfirme
         let slot = keyspace.find_quietly(keyspace.key(key))?;
         let now = keyspace.now();
         let lock = lock::read(keyspace.entry(slot).value(), &now).ok()??;
-        if !lock.is_held_by(&unconfirmed.owner, Some(unconfirmed.fence)) || lock.holds < 2 {
+        if !lock.is_held_by(&grant.owner, Some(grant.fence)) || lock.holds < 2 {
             return None;
         }
         let left = format_i64(lock.holds - 1);
         keyspace.locks.begin_own_change();
         keyspace.edit::<Hash, _>(slot, |hash| {
-            hash.set(&unconfirmed.owner, left.as_ref(), Expiry::Clear, &limits, &now);
+            hash.set(&grant.owner, left.as_ref(), Expiry::Clear, &limits, &now);
         });
         keyspace.changed(KeyspaceEvents::LOCK, "unlock", key);
         keyspace.locks.end_own_change();
@@ -569,7 +621,7 @@ pub fn take_hold_back(core: &mut Core, database: DbIndex, key: &[u8], unconfirme
     if let Some(left) = left
         && core.state.effects.is_heard()
     {
-        let request = [&b"HSET"[..], key, &unconfirmed.owner, left.as_ref()];
+        let request = [&b"HSET"[..], key, &grant.owner, left.as_ref()];
         push_apart(&mut core.state, database, &request);
     }
 }
@@ -580,7 +632,7 @@ pub fn take_hold_back(core: &mut Core, database: DbIndex, key: &[u8], unconfirme
 pub fn tell_redisson(core: &mut Core, database: DbIndex, key: &[u8]) {
     let has_backlog = core.state.replication.backlog.is_some();
     if core.state.pubsub.is_silent() && !has_backlog
-        || core.keyspace.waiting.next_after(database, key, Wanted::Lock, 0).is_some()
+        || core.keyspace.waiting.first(database, key, Wanted::Lock).is_some()
     {
         return;
     }
@@ -622,8 +674,8 @@ fn redisson_name(prefix: &[u8], key: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Publishes the same message for all locks of whole databases. It is not repeated: a replica sends
-/// it to its own subscribers when it repeats the request.
+/// Publishes the same message for all locks of whole databases. It is not replicated: a replica
+/// sends it to its own subscribers when it runs the request.
 fn tell_redisson_of_all(core: &mut Core, gone: &Gone) {
     let is_literal = |byte: &u8| !b"*?[\\".contains(byte);
     let may_match = |pattern: &[u8]| {
@@ -645,7 +697,7 @@ fn tell_redisson_of_all(core: &mut Core, gone: &Gone) {
     keys.sort_unstable();
     for (database, key) in keys {
         // A client that waits here takes the lock.
-        if core.keyspace.waiting.next_after(database, key, Wanted::Lock, 0).is_none() {
+        if core.keyspace.waiting.first(database, key, Wanted::Lock).is_none() {
             publish::deliver(&mut core.state, Kind::Channel, &redisson_channel(key), b"0");
         }
     }
@@ -654,7 +706,30 @@ fn tell_redisson_of_all(core: &mut Core, gone: &Gone) {
 /// The push `lock-lost key fence reason`, for clients of RESP3. A push is no reply, so CLIENT REPLY
 /// does not suppress it.
 fn tell_holder(state: &mut State, key: &[u8], held: &Held, reason: EndReason) {
-    let Some(id) = held.client else { return };
+    let Some(client) = held.client else { return };
+    let lost = LostLock { client, key: key.into(), fence: held.fence, reason };
+    match state.scripts.running.is_some() {
+        // It may be undone.
+        true => state.lost_in_script.push(lost),
+        false => tell_lost(state, &lost),
+    }
+}
+
+/// Notifies the holders of the locks that a script has ended, unless it was undone.
+#[inline]
+pub fn tell_lost_in_script(state: &mut State, is_undone: bool) {
+    if state.lost_in_script.is_empty() {
+        return;
+    }
+    for lost in std::mem::take(&mut state.lost_in_script) {
+        if !is_undone {
+            tell_lost(state, &lost);
+        }
+    }
+}
+
+fn tell_lost(state: &mut State, lost: &LostLock) {
+    let id = lost.client;
     let is_told = |client: &Client| client.protocol == Protocol::Resp3;
     if !state.clients.get(id).is_some_and(is_told) {
         return;
@@ -663,9 +738,9 @@ fn tell_holder(state: &mut State, key: &[u8], held: &Held, reason: EndReason) {
     let mut push = ReplyWriter::new(&mut client.output, Protocol::Resp3);
     push.push(4);
     push.bulk(b"lock-lost");
-    push.bulk(key);
-    push.integer(held.fence as i64);
-    push.bulk(reason.name().as_bytes());
+    push.bulk(&lost.key);
+    push.integer(lost.fence as i64);
+    push.bulk(lost.reason.name().as_bytes());
     limits::check_output_limit(state, id);
 }
 
@@ -703,7 +778,7 @@ fn note_holding(
 /// Notes the time at which a lock that a client waits for became free, to measure the hand-over.
 pub fn note_freed(core: &mut Core, database: DbIndex, key: &[u8]) {
     if !core.keyspace.waiting.is_empty()
-        && core.keyspace.waiting.next_after(database, key, Wanted::Lock, 0).is_some()
+        && core.keyspace.waiting.first(database, key, Wanted::Lock).is_some()
     {
         core.keyspace.locks.note_freed(database, key, core.state.clock.now().boot_us);
     }

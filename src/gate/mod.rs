@@ -6,34 +6,29 @@
 //!   primary; `closing` takes a client out of all lists.
 //! - `keys` finds the arguments that are keys; `looked_up` is the result of looking up a request
 //!   before it runs; `effect` turns a command's changes into requests.
-//! - `blocking`, `asynchronous` (waits without a blocked client), `acks`, `confirm` (locks that
-//!   replicas have to acknowledge) and `transaction` are for commands that wait, and `waking` runs
-//!   those whose key has changed. `tracking`, `monitor` and `publish` notify other clients.
+//! - `transaction` queues commands until EXEC. `tracking`, `monitor` and `publish` notify other
+//!   clients.
 //! - `handed` takes back elements and permits of clients that go before their reply has left.
 //! - `locks` finds locks that ended by themselves or by force; `readers` are owners that hold one
 //!   together; `sessions` and `permits` renew the leases of connections that show life; `cycles`
 //!   finds owners that wait for each other.
 //! - `moving` keeps requests from writing a key that is on its way to another server.
 //! - `announced` checks in debug builds that only announced writers change data.
-//! - `slot_costs` counts the costs of requests for their slots.
-//! - `slots_left` ends waits and subscriptions in a cluster's slots that have gone to another node.
+//! - `slot_costs` counts the costs of requests for their slots, `hot_keys` for their keys.
 //!
 //! The gate knows the families of commands by their specifications alone.
 
-pub mod acks;
 pub mod admit;
 #[cfg(debug_assertions)]
 mod announced;
-pub mod asynchronous;
-pub mod blocking;
 pub mod closing;
 pub mod cluster;
-pub mod confirm;
 pub mod cycles;
 pub mod effect;
 pub mod evict;
 pub mod execute;
 pub mod handed;
+pub mod hot_keys;
 pub mod keys;
 pub mod limits;
 pub mod link_line;
@@ -48,9 +43,7 @@ pub mod redirect;
 pub mod request;
 pub mod sessions;
 pub mod slot_costs;
-pub mod slots_left;
 pub mod tracking;
 pub mod transaction;
 pub mod users;
 pub mod verdict;
-pub mod waking;

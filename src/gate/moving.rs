@@ -85,8 +85,19 @@ fn moving_key(
     let mut keys = keys.map(|key| key.index);
     keys.find(|&index| {
         let key = args.get(index);
-        state.moving.pauses(key) || state.moving.is_locked(database, key)
+        state.moving.holds(database, key)
     })
+}
+
+/// Whether a waiting command must keep waiting, because it may write a moving key: any of its keys,
+/// not only the one that has woken it.
+pub fn holds_woken(
+    state: &State,
+    database: DbIndex,
+    command: &'static Command,
+    args: Args<'_>,
+) -> bool {
+    state.moving.is_in_the_way() && moving_key(state, database, command, args).is_some()
 }
 
 /// Checks whether a script's call would write a moving key that the script did not declare: a

@@ -5,6 +5,7 @@
 use std::collections::HashSet;
 
 use crate::client::ClientId;
+use crate::client::handed::{Renewed, RenewedPermit};
 use crate::clock::UnixMillis;
 use crate::config::KeyspaceEvents;
 use crate::gate::publish;
@@ -40,7 +41,7 @@ pub fn begin(core: &mut Core, mut session: PermitSession) {
     core.keyspace.permits.insert(session, at_us);
 }
 
-/// Removes the permits of a semaphore whose time is over: here, in the log and at replicas. A
+/// Removes the permits of a semaphore whose time is over: here, in the AOF and at replicas. A
 /// replica follows its primary, and nothing ends during a pause.
 pub fn remove_ended(core: &mut Core, database: DbIndex, key: &[u8]) {
     let follows = core.state.replication.is_replica() || core.keyspace.leaves_expiry();
@@ -58,7 +59,7 @@ pub fn remove_ended(core: &mut Core, database: DbIndex, key: &[u8]) {
     });
 }
 
-/// Removes the permits of a semaphore that `which` chooses: here, in the log and at replicas.
+/// Removes the permits of a semaphore that `which` chooses: here, in the AOF and at replicas.
 pub fn remove(
     core: &mut Core,
     (database, key): (DbIndex, &[u8]),
@@ -77,6 +78,9 @@ pub fn remove(
                 set.remove(permit);
             }
         });
+        for permit in &permits {
+            keyspace.permits.forget_permit(database, key, permit);
+        }
         keyspace.changed_by(permits.len() as u64, KeyspaceEvents::LOCK, event, key);
         keyspace.delete_if_empty::<SortedSet>(slot, name);
         Some(permits)
@@ -177,8 +181,42 @@ pub fn forget(core: &mut Core, client: ClientId, stood_still: bool) {
     if core.keyspace.permits.is_empty() {
         return;
     }
+    let is_informed = core.state.clients.informed.contains(&client);
     for session in core.keyspace.permits.take_of_client(client) {
-        grant_grace(core, session, stood_still);
+        if !is_informed && core.state.handed.has_renewed(&session) {
+            // It is taken back, with its session.
+            let at_us = half_from_now(&core.state, session.grace_ms);
+            core.keyspace.permits.insert(PermitSession { client: None, ..session }, at_us);
+        } else {
+            grant_grace(core, session, stood_still);
+        }
+    }
+}
+
+/// Gives permits the deadlines and the session that they had before a request whose client has not
+/// learnt of its success.
+pub fn take_renewal_back(core: &mut Core, client: ClientId, renewed: &Renewed) {
+    let Renewed { database, key, owner, permits, session } = renewed;
+    let present = core.keyspace.permits.of(*database, key, owner).map(|session| session.client);
+    if session.is_some() {
+        if present.is_none_or(|its_client| its_client.is_some_and(|id| id != client)) {
+            // Another client has it now.
+            return;
+        }
+        core.keyspace.permits.take(*database, key, owner);
+    }
+    put_deadlines(core, (*database, key), false, |view| {
+        let is_left = |one: &&RenewedPermit| view.score(&one.permit) == Some(one.after_ms);
+        let changed = permits.iter().filter(|one| one.before_ms != one.after_ms).filter(is_left);
+        changed.map(|one| (one.permit.clone(), one.before_ms as i64)).collect()
+    });
+    if let Some(former) = session.clone().flatten() {
+        let id = former.client.filter(|id| core.state.clients.get(*id).is_some());
+        if id.is_none() && former.client.is_some() {
+            return grant_grace(core, former, false);
+        }
+        let at_us = half_from_now(&core.state, former.grace_ms.min(former.lease_ms));
+        core.keyspace.permits.insert(former, at_us);
     }
 }
 
@@ -211,7 +249,7 @@ enum Change {
 }
 
 /// Sets the deadlines of a session's permits that are still held, in Unix milliseconds: here, in
-/// the log and at replicas. Returns the milliseconds left until the first of them. None: none is
+/// the AOF and at replicas. Returns the milliseconds left until the first of them. None: none is
 /// held. `stood_still`: permits whose time has passed meanwhile have not ended.
 fn set_deadlines(
     core: &mut Core,
@@ -219,51 +257,68 @@ fn set_deadlines(
     (until_ms, change): (i64, Change),
     stood_still: bool,
 ) -> Option<i64> {
+    let now_ms = core.state.now.unix().0;
+    let new = |at: i64| if change == Change::Later { at.max(until_ms) } else { until_ms };
+    let mut first_ms = None;
+    put_deadlines(core, (session.database, &session.key), stood_still, |view| {
+        let held = session.permits.iter().filter_map(|permit| {
+            let at = view.score(permit).map(|at| at as i64);
+            at.filter(|at| stood_still || *at >= now_ms).map(|at| (at, permit))
+        });
+        let held: Vec<(i64, &Box<[u8]>)> = held.collect();
+        first_ms = held.iter().map(|(at, _)| new(*at)).min();
+        let changed = held.into_iter().filter(|(at, _)| new(*at) != *at);
+        changed.map(|(_, permit)| (permit.clone(), until_ms)).collect()
+    });
+    first_ms.map(|first_ms| first_ms - now_ms)
+}
+
+/// A semaphore's database and key.
+type Semaphore<'a> = (DbIndex, &'a [u8]);
+
+/// Sets the deadlines that `which` gives to permits of a semaphore, in Unix milliseconds.
+fn put_deadlines(
+    core: &mut Core,
+    semaphore: Semaphore<'_>,
+    stood_still: bool,
+    which: impl FnOnce(&SortedSetView<'_>) -> Vec<(Box<[u8]>, i64)>,
+) {
+    let (database, key) = semaphore;
     let config = &core.state.config;
     let limits =
         Limits { entries: config.zset_max_listpack_entries, value: config.zset_max_listpack_value };
-    let now_ms = core.state.now.unix().0;
-    let (first_ms, changed, last_ms) = core.keyspace.in_database(session.database, |keyspace| {
-        let key = keyspace.key(&session.key);
+    let changed = core.keyspace.in_database(database, |keyspace| {
+        let name = keyspace.key(key);
         let slot = match stood_still {
-            true => keyspace.find_even_expired(key),
-            false => keyspace.find_quietly(key),
+            true => keyspace.find_even_expired(name),
+            false => keyspace.find_quietly(name),
         }?;
-        let view = keyspace.view::<SortedSet>(slot).ok()?;
-        let held = session.permits.iter().filter_map(|permit| {
-            view.score(permit)
-                .map(|at| (at as i64, permit))
-                .filter(|(at, _)| stood_still || *at >= now_ms)
-        });
-        let new = |at: i64| if change == Change::Later { at.max(until_ms) } else { until_ms };
-        let held: Vec<(i64, &Box<[u8]>)> = held.collect();
-        let first_ms = held.iter().map(|(at, _)| new(*at)).min()?;
-        let changed: Vec<&[u8]> =
-            held.iter().filter(|(at, _)| new(*at) != *at).map(|(_, permit)| &***permit).collect();
+        let changed = which(&keyspace.view::<SortedSet>(slot).ok()?);
         if changed.is_empty() {
-            return Some((first_ms, changed, 0));
+            return None;
         }
         keyspace.edit::<SortedSet, _>(slot, |set| {
-            for permit in &changed {
-                set.update(permit, limits, |_| Some(until_ms as f64));
+            for (permit, until_ms) in &changed {
+                set.update(permit, limits, |_| Some(*until_ms as f64));
             }
         });
         let view = keyspace.view::<SortedSet>(slot).ok()?;
         let last_ms = view.get(view.len() - 1).map_or(0, |(at, _)| at as i64);
         let deadline = keyspace.now().at(UnixMillis(last_ms));
         keyspace.set_deadline(slot, Some(deadline));
-        keyspace.changed(KeyspaceEvents::LOCK, "semrenew", &session.key);
-        Some((first_ms, changed, last_ms))
-    })?;
-    if !changed.is_empty() && core.state.effects.is_heard() {
-        let apart = core.state.effects.begin_apart();
-        let (score, at_ms) = (until_ms.to_string(), last_ms.to_string());
-        let pairs = changed.iter().flat_map(|permit| [score.as_bytes(), *permit]);
-        let request: Vec<&[u8]> = [&b"ZADD"[..], &session.key].into_iter().chain(pairs).collect();
-        core.state.effects.push(session.database, request.into_iter());
-        let expire = [&b"PEXPIREAT"[..], &session.key, at_ms.as_bytes()];
-        core.state.effects.push(session.database, expire.into_iter());
-        core.state.effects.end_apart(apart);
+        keyspace.changed(KeyspaceEvents::LOCK, "semrenew", key);
+        Some((changed, last_ms))
+    });
+    let Some((changed, last_ms)) = changed.filter(|_| core.state.effects.is_heard()) else {
+        return;
+    };
+    let apart = core.state.effects.begin_apart();
+    let mut request = vec![b"ZADD".to_vec(), key.to_vec()];
+    for (permit, until_ms) in changed {
+        request.extend([until_ms.to_string().into_bytes(), permit.into_vec()]);
     }
-    Some(first_ms - now_ms)
+    core.state.effects.push(database, request.iter().map(Vec::as_slice));
+    let expire = [&b"PEXPIREAT"[..], key, last_ms.to_string().as_bytes()].map(<[u8]>::to_vec);
+    core.state.effects.push(database, expire.iter().map(Vec::as_slice));
+    core.state.effects.end_apart(apart);
 }

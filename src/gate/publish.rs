@@ -6,6 +6,7 @@ use crate::client::{ClientFlags, ClientId, Clients};
 use crate::config::KeyspaceEvents;
 use crate::gate::limits::{self, OUTPUT_UNCOUNTED_MAX};
 use crate::gate::slot_costs;
+use crate::keyspace::notify::Event;
 use crate::pubsub::Kind;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::state::context::Caller;
@@ -130,6 +131,10 @@ pub fn publish_events(core: &mut Core) {
         if core.state.pubsub.is_silent() {
             continue;
         }
+        if let Some(fields) = &event.fields {
+            publish_fields(&mut core.state, classes, &event, fields);
+            continue;
+        }
         if classes.contains(KeyspaceEvents::KEYSPACE) {
             let mut channel = format!("__keyspace@{}__:", event.database).into_bytes();
             channel.extend_from_slice(&event.key);
@@ -139,5 +144,42 @@ pub fn publish_events(core: &mut Core) {
             let channel = format!("__keyevent@{}__:{}", event.database, event.name);
             deliver(&mut core.state, Kind::Channel, channel.as_bytes(), &event.key);
         }
+    }
+}
+
+/// Publishes an event about fields of a hash to the channels of Redis 8.8.
+fn publish_fields(state: &mut State, classes: KeyspaceEvents, event: &Event, fields: &[Box<[u8]>]) {
+    let Event { name, database, key, .. } = event;
+    let mut list = Vec::new();
+    for field in fields {
+        if !list.is_empty() {
+            list.push(b',');
+        }
+        list.extend_from_slice(format!("{}:", field.len()).as_bytes());
+        list.extend_from_slice(field);
+    }
+    let mut publish = |head: String, parts: [&[u8]; 2], payload: &[&[u8]]| {
+        let channel = [head.as_bytes(), parts[0], parts[1]].concat();
+        deliver(state, Kind::Channel, &channel, &payload.concat());
+    };
+    if classes.contains(KeyspaceEvents::FIELDS_OF_KEY) {
+        let head = format!("__subkeyspace@{database}__:");
+        publish(head, [key, b""], &[name.as_bytes(), b"|", &list]);
+    }
+    if classes.contains(KeyspaceEvents::FIELDS_OF_EVENT) {
+        let head = format!("__subkeyevent@{database}__:{name}");
+        let length = format!("{}:", key.len());
+        publish(head, [b"", b""], &[length.as_bytes(), key, b"|", &list]);
+    }
+    // A channel's name would be that of another key's field.
+    if classes.contains(KeyspaceEvents::EVENTS_OF_FIELD) && !key.contains(&b'\n') {
+        for field in fields {
+            let head = format!("__subkeyspaceitem@{database}__:");
+            publish(head, [&[key, &b"\n"[..]].concat(), field], &[name.as_bytes()]);
+        }
+    }
+    if classes.contains(KeyspaceEvents::FIELDS_OF_KEY_AND_EVENT) {
+        let head = format!("__subkeyspaceevent@{database}__:{name}|");
+        publish(head, [key, b""], &[&list]);
     }
 }

@@ -3,7 +3,7 @@
 //! The key lives as long as the last of these leases. A reader whose lease ends earlier is taken
 //! out at that time, to the millisecond, and a client that waits for that is served in the same
 //! turn. The index (`keyspace/locks.rs`) has the end of each reader's lease. This file brings the
-//! data, the log and the replicas into agreement with it.
+//! data, the AOF and the replicas into agreement with it.
 
 use crate::clock::{Deadline, Expiry};
 use crate::collections::table::Slot;
@@ -37,7 +37,7 @@ pub fn write(core: &mut Core, at: At<'_>, slot: Option<Slot>, change: Change) {
         Change::Renewed(before) => Some(before),
     };
     let session = held.session_ms();
-    let unix = until.unix(core.keyspace.told_offset_ms());
+    let unix = until.unix(core.keyspace.shown_offset_ms());
     let text = Reader { fence, until: unix, session }.text();
     let (field, fence) = (lock::reader_field(owner), format_i64(fence as i64));
     let mut request: Vec<&[u8]> = vec![b"HSET", at.key, &field, text.as_bytes()];
@@ -90,6 +90,7 @@ pub fn take_out(core: &mut Core, at: At<'_>, held: &Held, is_expired: bool) {
             false => {
                 keyspace.edit::<Hash, _>(slot, |hash| hash.remove(&field, &now));
                 keyspace.changed(KeyspaceEvents::HASH, "hdel", at.key);
+                keyspace.notify_fields("hdel", at.key, [&*field].into_iter());
             }
         }
         keyspace.locks.end_own_change();
@@ -136,7 +137,7 @@ fn set_last_deadline(
     };
     let Some(last) = last.filter(|last| ms_left(Some(*last)) != old_ms) else { return };
     core.keyspace.in_database(at.database, |keyspace| keyspace.set_deadline(slot, Some(last)));
-    let at_ms = format_i64(last.unix(core.keyspace.told_offset_ms()).0);
+    let at_ms = format_i64(last.unix(core.keyspace.shown_offset_ms()).0);
     repeat(core, at.database, &[b"PEXPIREAT", at.key, at_ms.as_ref()]);
 }
 

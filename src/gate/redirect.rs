@@ -2,11 +2,9 @@
 //! the primary's address, as Valkey does. After READONLY a client's reads are served by the
 //! replica.
 
-use crate::client::blocked::Cause;
 use crate::client::{Client, ClientFlags};
 use crate::error::CommandError;
 use crate::gate::verdict::Verdict;
-use crate::ids::ClientId;
 use crate::state::State;
 use crate::state::spec::Flags;
 
@@ -29,34 +27,4 @@ pub fn check(state: &State, client: &Client, flags: Flags) -> Result<(), Verdict
 /// The error that redirects a client.
 pub fn error(host: &[u8], port: u16) -> CommandError {
     CommandError::Redirect(host.into(), port)
-}
-
-/// The treatment of a blocked client when this server becomes a replica.
-pub enum Blocked {
-    /// It stays blocked.
-    Stays,
-    /// It is unblocked with the redirection.
-    Redirected,
-    /// It gets an error and is closed.
-    Closed,
-}
-
-/// Decides about a client when this server becomes a replica.
-pub fn blocked(state: &State, id: ClientId) -> Blocked {
-    let client = state.clients.get(id);
-    let Some((client, blocked)) = client.and_then(|one| Some((one, one.blocked.as_deref()?)))
-    else {
-        return Blocked::Stays;
-    };
-    let waits_for_keys = matches!(blocked.cause, Cause::Keys { .. });
-    let writes = state.commands.get(blocked.command).is(Flags::WRITE);
-    // WAIT has no replicas left to wait for, even if its client reads here. (In Valkey the client
-    // keeps waiting.)
-    if waits_for_keys && client.flags.contains(ClientFlags::READS_HERE) && !writes {
-        return Blocked::Stays;
-    }
-    match waits_for_keys && client.flags.contains(ClientFlags::CAN_REDIRECT) {
-        true => Blocked::Redirected,
-        false => Blocked::Closed,
-    }
 }

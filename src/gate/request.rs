@@ -1,5 +1,6 @@
 //! A request, the context in which it runs, and the outcome for its sender.
 
+use crate::client::waits::{Answer, Wait};
 use crate::resp::args::{Args, Prehashed};
 use crate::resp::reply::ReplyWriter;
 use crate::state::Core;
@@ -40,7 +41,8 @@ impl<'a> Request<'a> {
 }
 
 /// The result of a request, for its sender.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
+#[must_use = "a wait has to be begun"]
 pub enum Ran {
     /// The reply is complete, or there is none by design.
     Done,
@@ -50,10 +52,27 @@ pub enum Ran {
     /// The request did not run. It and the client's later requests wait until the server resumes
     /// the client.
     NotYet,
-    /// The request has run or is blocked; the client's later requests wait.
-    Waits,
+    /// The request has run; the client's later requests wait until the server resumes it.
+    Suspended,
+    /// The request has run or is to run again. Its sender begins the wait.
+    Waits(Box<Wait>),
     /// The connection is closed once the reply is sent.
     Closes,
+}
+
+impl Ran {
+    pub fn has_run(&self) -> bool {
+        !matches!(self, Ran::NotYet)
+    }
+
+    /// Whether the client's later requests wait for this one's reply.
+    pub fn blocks(&self) -> bool {
+        match self {
+            Ran::Suspended => true,
+            Ran::Waits(wait) => wait.answer == Answer::Reply,
+            Ran::Done | Ran::DoneMuch | Ran::NotYet | Ran::Closes => false,
+        }
+    }
 }
 
 /// Everything that a running command needs: borrowed for one or a few requests.

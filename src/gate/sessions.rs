@@ -1,7 +1,7 @@
 //! Locks with sessions: leases that the server renews while the connection of the client that holds
 //! them shows life.
 //!
-//! Any request is a sign of life. So is a wait in a blocking command, or for replies that the log
+//! Any request is a sign of life. So is a wait in a blocking command, or for replies that the AOF
 //! holds back: the server does not read from the client in that time. The server looks for a sign
 //! of life when half of the lease has passed, and again when half of the remaining time has. The
 //! lease ends a grace period after the connection has closed, or one lease after the last sign of
@@ -9,7 +9,7 @@
 //! within which LOCK.ATTACH can bind it to a new connection.
 
 use crate::client::ClientId;
-use crate::clock::Deadline;
+use crate::clock::{Deadline, Due};
 use crate::config::KeyspaceEvents;
 use crate::gate::permits::{self, STALL_US};
 use crate::gate::readers;
@@ -39,10 +39,10 @@ pub fn on_time(core: &mut Core) {
     permits::on_time(core);
 }
 
-/// When [`on_time`] is due: boot-time clock, microseconds.
-pub fn next_us(core: &Core) -> Option<i64> {
+/// When [`on_time`] is to be called.
+pub fn due(core: &Core) -> Due {
     let looks = [core.keyspace.locks.next_look_us(), core.keyspace.permits.next_look_us()];
-    looks.into_iter().flatten().min().filter(|_| !core.state.stands_still())
+    Due::at(looks.into_iter().flatten().min().filter(|_| !core.state.stands_still()))
 }
 
 /// Renews a lease if its client has shown life. `at_us`: the planned time of this look. A server
@@ -141,9 +141,12 @@ pub fn forget(core: &mut Core, client: ClientId) {
 /// `stood_still`: the client was closed during a pause.
 fn let_go(core: &mut Core, client: ClientId, stood_still: bool) {
     permits::forget(core, client, stood_still);
+    let is_informed = core.state.clients.informed.contains(&client);
     for place in core.keyspace.locks.of_client(client) {
         core.keyspace.locks.bind(place.at(), None);
-        if !core.state.replication.is_replica() {
+        // A grant of which the client has not learnt is taken back, with its session.
+        let goes_back = !is_informed && core.keyspace.locks.is_granted_again(place.at(), client);
+        if !core.state.replication.is_replica() && !goes_back {
             grant_grace(core, place.at());
         }
     }
@@ -229,7 +232,7 @@ fn extend(core: &mut Core, at: At<'_>, new: Deadline) {
     }
 }
 
-/// Sets a lease's deadline, here, in the log and at replicas.
+/// Sets a lease's deadline, here, in the AOF and at replicas.
 fn set_deadline(core: &mut Core, at: At<'_>, deadline: Deadline) {
     if at.reader.is_some() {
         core.keyspace.locks.stats.renewals += 1;
@@ -250,7 +253,7 @@ fn set_deadline(core: &mut Core, at: At<'_>, deadline: Deadline) {
         return;
     }
     let apart = core.state.effects.begin_apart();
-    let at_ms = format_i64(deadline.unix(core.keyspace.told_offset_ms()).0);
+    let at_ms = format_i64(deadline.unix(core.keyspace.shown_offset_ms()).0);
     let request = [&b"PEXPIREAT"[..], key, at_ms.as_ref()];
     core.state.effects.push(database, request.into_iter());
     core.state.effects.end_apart(apart);

@@ -164,7 +164,7 @@ fn write_list(core: &Core, rights: &Rights, asked: &Asked, mut job: Box<HttpJob>
     if json.len() == 0 {
         json.open('{');
         json.named("held", core.keyspace.locks.len());
-        json.named("waiters", core.state.blocking.lock_waiters());
+        json.named("waiters", core.state.waits.len_of(Wanted::Lock));
         json.name("items");
         json.open('[');
     }
@@ -241,8 +241,8 @@ fn by_name(keyspace: &Keyspace, asked: &Asked) -> BTreeSet<Place> {
 /// The locks that clients wait for, the longest wait first.
 fn by_wait(core: &Core, asked: &Asked) -> BTreeSet<Place> {
     let (mut first, mut seen) = (BTreeSet::new(), BTreeSet::new());
-    for wait in core.state.longest_lock_waits(WAITERS_MAX) {
-        for &key in wait.keys() {
+    for wait in core.state.waits.longest_for_locks(WAITERS_MAX) {
+        for (_, key) in wait.keys() {
             let is_held = core.keyspace.locks.is_held(wait.database, key);
             if is_held && asked.has_name(key) && seen.insert((wait.database, key)) {
                 asked.keep(&mut first, wait.since_us, wait.database, key);
@@ -324,8 +324,8 @@ fn item(json: &mut Json, core: &Core, database: DbIndex, key: &[u8], held: Optio
     let history = core.keyspace.locks.history.of(database, name);
     json.maybe("median_hold_us", history.map(History::median_us));
     json.named("waiters", core.keyspace.waiting.len(database, key, Wanted::Lock));
-    let first = core.keyspace.waiting.iter(database, key, Wanted::Lock).next();
-    let first = first.and_then(|(ticket, id)| core.state.lock_wait(ticket, id));
+    let first = core.keyspace.waiting.first(database, key, Wanted::Lock);
+    let first = first.and_then(|ticket| core.state.waits.get(ticket));
     json.maybe("longest_wait_ms", first.map(|wait| (now_us - wait.since_us) / 1000));
     json.name("client");
     client(json, &core.state, held.and_then(|held| held.client));
@@ -368,7 +368,7 @@ pub fn one(core: &Core, rights: &Rights, request: &Request) -> Response {
     // is not shown.
     let is_lock = core.keyspace.entry_quietly(database, &key).is_none()
         || core.keyspace.locks.any(database, &key).is_some()
-        || core.keyspace.waiting.next_after(database, &key, Wanted::Lock, 0).is_some()
+        || core.keyspace.waiting.first(database, &key, Wanted::Lock).is_some()
         || core
             .keyspace
             .locks
@@ -385,16 +385,16 @@ pub fn one(core: &Core, rights: &Rights, request: &Request) -> Response {
     json.name("queue");
     json.open('[');
     let queue = core.keyspace.waiting.iter(database, &key, Wanted::Lock);
-    for (place, (ticket, id)) in queue.take(QUEUE_MAX).enumerate() {
-        let Some(wait) = core.state.lock_wait(ticket, id) else { continue };
+    for (place, ticket) in queue.take(QUEUE_MAX).enumerate() {
+        let Some(wait) = core.state.waits.get(ticket) else { continue };
         json.open('{');
         json.named("place", place + 1);
         json.named_text("owner", wait.owner());
         json.named("waited_ms", (core.state.now.boot_us - wait.since_us) / 1000);
-        let left_us = wait.deadline_us.map(|at_us| (at_us - core.state.now.boot_us).max(0));
+        let left_us = wait.deadline().map(|at_us| (at_us - core.state.now.boot_us).max(0));
         json.maybe("left_ms", left_us.map(|us| us / 1000));
         json.name("client");
-        client(&mut json, &core.state, Some(id));
+        client(&mut json, &core.state, Some(wait.client));
         json.close('}');
     }
     json.close(']');

@@ -25,12 +25,10 @@ mod ready;
 mod routes;
 mod waiting;
 
-use mio::Events;
-
 use crate::net::http::head::Request;
 use crate::net::http::response::Response;
+use crate::state::Core;
 use crate::state::http_job::HttpJob;
-use crate::state::{Core, State};
 use access::Visitor;
 
 /// Time for answers in one turn; the last one may exceed it. The others have their turn in the
@@ -49,12 +47,6 @@ impl From<Response> for Answer {
         Answer::Now(response)
     }
 }
-
-/// Notes the connections that are ready.
-pub fn look(state: &mut State, events: &Events) {
-    events.iter().for_each(|event| state.net.http.look(event));
-}
-
 /// Accepts connections and answers requests, for a limited time.
 pub fn turn(core: &mut Core) {
     // The clock is read only if there may be something to do.

@@ -41,12 +41,12 @@ pub fn list(state: &State, rights: &Rights, request: &Request) -> Response {
         json.named("commands", client.commands);
         json.named("output", client.output.len());
         json.named("input", client.input.len());
-        if let Some(blocked) = client.blocked.as_deref() {
-            json.named("waited_ms", (state.now.boot_us - blocked.since_us).max(0) / 1000);
+        if let Some(wait) = client.blocked.and_then(|ticket| state.waits.get(ticket)) {
+            json.named("waited_ms", (state.now.boot_us - wait.since_us).max(0) / 1000);
             json.name("keys");
             json.open('[');
-            let keys = blocked.keys().take(KEYS_MAX).map(|(_, key)| key);
-            let seen = keys.filter(|key| rights.may_read(state, blocked.database, key));
+            let keys = wait.keys().take(KEYS_MAX).map(|(_, key)| key);
+            let seen = keys.filter(|key| rights.may_read(state, wait.database, key));
             seen.for_each(|key| json.text(key));
             json.close(']');
         }

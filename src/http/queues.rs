@@ -17,7 +17,7 @@ use crate::state::http_job::PageKeys;
 use crate::state::{Core, State};
 use crate::types::list::List;
 use crate::types::sorted_set::SortedSet;
-use crate::types::stream::Stream;
+use crate::types::stream::{Counting, Group as StreamGroup, PAUSED, Stream};
 use crate::types::{Collection, Value, type_name};
 
 /// Keys that `page-keys` may name.
@@ -34,13 +34,14 @@ const LABEL_BYTES_MAX: usize = 1024;
 /// seconds.
 const MILLISECONDS_FROM: f64 = 1e10;
 
-const WANTED: [Wanted; 6] = [
+const WANTED: [Wanted; 7] = [
     Wanted::List,
     Wanted::SortedSet,
     Wanted::DueSeconds,
     Wanted::DueMilliseconds,
     Wanted::Stream,
     Wanted::StreamGroup,
+    Wanted::StreamClaim,
 ];
 
 /// The figures of a queue.
@@ -59,8 +60,17 @@ struct Queue {
 struct Group {
     name: Vec<u8>,
     pending: usize,
-    /// Unix milliseconds of the first pending entry's last delivery.
-    delivered_ms: Option<i64>,
+    /// Milliseconds since the first pending entry's last delivery.
+    idle_ms: Option<i64>,
+    /// Entries that nobody has read; None: unknown.
+    ready: Option<i64>,
+    /// Pending entries without an owner, and those of them whose pause is not over.
+    released: usize,
+    delayed: usize,
+    buried: u64,
+    gone: u64,
+    consumers: usize,
+    is_paused: bool,
 }
 
 fn look(keyspace: &Keyspace, database: DbIndex, key: &[u8]) -> Queue {
@@ -91,16 +101,28 @@ fn look(keyspace: &Keyspace, database: DbIndex, key: &[u8]) -> Queue {
         return Queue { length: set.len() as u64, oldest_ms, overdue, ..queue };
     }
     match value {
-        ValueRef::Object(Value::Stream(stream)) => of_stream(queue, stream),
+        ValueRef::Object(Value::Stream(stream)) => of_stream(queue, stream, keyspace.lease_ms()),
         _ => queue,
     }
 }
 
-fn of_stream(queue: Queue, stream: &Stream) -> Queue {
+fn of_stream(queue: Queue, stream: &Stream, now_ms: i64) -> Queue {
+    let owned = |group: &StreamGroup| {
+        let (_, pending) = group.pending().first()?;
+        let is_owned = !group.is_released(pending.consumer);
+        is_owned.then(|| now_ms.saturating_sub(pending.delivered_ms).max(0))
+    };
     let groups = stream.groups.iter().take(GROUPS_MAX).map(|(name, group)| Group {
         name: name.to_vec(),
         pending: group.pending().len(),
-        delivered_ms: group.pending().first().map(|(_, pending)| pending.delivered_ms),
+        idle_ms: owned(group),
+        ready: stream.entries().lag(group.last, group.read, Counting::Redis),
+        released: group.released_len(),
+        delayed: group.delayed_len(now_ms),
+        buried: group.buried,
+        gone: group.gone,
+        consumers: group.shown_consumers().filter(|one| *one.name != *PAUSED).count(),
+        is_paused: group.is_paused(),
     });
     let oldest_ms = (!stream.entries().is_empty()).then(|| stream.entries().first().ms as i64);
     Queue { length: stream.entries().len(), oldest_ms, groups: groups.collect(), ..queue }
@@ -207,7 +229,14 @@ pub fn list(core: &mut Core, rights: &Rights, request: &Request) -> Response {
             json.open('{');
             json.named_text("name", &group.name);
             json.named("pending", group.pending);
-            json.maybe("idle_ms", group.delivered_ms.map(|at_ms| now_ms.saturating_sub(at_ms)));
+            json.maybe("idle_ms", group.idle_ms);
+            json.maybe("ready", group.ready);
+            json.named("released", group.released);
+            json.named("delayed", group.delayed);
+            json.named("buried", group.buried);
+            json.named("gone", group.gone);
+            json.named("consumers", group.consumers);
+            json.named("paused", group.is_paused);
             json.close('}');
         }
         json.close(']');
@@ -260,17 +289,59 @@ pub fn metrics(core: &Core, rights: &Rights) -> String {
         let mut told = Vec::new();
         for group in &queue.groups {
             let name_of_group = label(&group.name);
-            if let Some(at_ms) = group.delivered_ms
+            if let Some(idle_ms) = group.idle_ms
                 && !told.contains(&name_of_group)
             {
                 let labels = [("key", &**key), ("group", &*name_of_group)];
-                out.sample(name, &labels, now_ms.saturating_sub(at_ms).max(0) as f64 / 1000.0);
+                out.sample(name, &labels, idle_ms as f64 / 1000.0);
                 told.push(name_of_group);
+            }
+        }
+    }
+    for (name, kind, help, figure) in OF_GROUPS {
+        out.family(name, kind, help);
+        for (key, queue) in &queues {
+            let mut told = Vec::new();
+            for group in &queue.groups {
+                let name_of_group = label(&group.name);
+                if let Some(figure) = figure(group).filter(|_| !told.contains(&name_of_group)) {
+                    let labels = [("key", &**key), ("group", &*name_of_group)];
+                    out.sample(name, &labels, figure as f64);
+                    told.push(name_of_group);
+                }
             }
         }
     }
     out.text()
 }
+
+type OfGroup = (&'static str, &'static str, &'static str, fn(&Group) -> Option<i64>);
+
+/// The metrics of a stream's group.
+const OF_GROUPS: [OfGroup; 7] = [
+    ("latchkey_stream_group_ready", "gauge", "Entries that nobody has read.", |it| it.ready),
+    ("latchkey_stream_group_taken", "gauge", "Pending entries that a consumer has.", |it| {
+        Some((it.pending - it.released) as i64)
+    }),
+    ("latchkey_stream_group_released", "gauge", "Pending entries without an owner.", |it| {
+        Some(it.released as i64)
+    }),
+    (
+        "latchkey_stream_group_delayed",
+        "gauge",
+        "Those of them that wait for the end of a pause.",
+        |it| Some(it.delayed as i64),
+    ),
+    ("latchkey_stream_group_buried_total", "counter", "Entries that became dead letters.", |it| {
+        Some(it.buried as i64)
+    }),
+    ("latchkey_stream_group_gone_total", "counter", "Pending entries that had no data.", |it| {
+        Some(it.gone as i64)
+    }),
+    ("latchkey_stream_group_paused", "gauge", "1 while a group is paused.", |it| {
+        Some(it.is_paused.into())
+    }),
+];
 
 /// A name for a label; a long one is cut.
 fn label(name: &[u8]) -> String {

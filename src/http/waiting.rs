@@ -5,6 +5,7 @@ use super::access::Rights;
 use super::json::{BYTES_MAX, Json, id};
 use super::locks::{client, json_response, limit};
 use crate::gate::cycles::{self, Cycle};
+use crate::keyspace::waiting::Wanted;
 use crate::net::http::head::Request;
 use crate::net::http::response::Response;
 use crate::state::Core;
@@ -23,8 +24,8 @@ pub fn list(core: &Core, rights: &Rights, request: &Request) -> Response {
     json.name("items");
     json.open('[');
     let mut has_more = false;
-    for wait in core.state.longest_lock_waits(limit) {
-        for key in wait.keys() {
+    for wait in core.state.waits.longest_for_locks(limit) {
+        for (_, key) in wait.keys() {
             if told >= limit || json.len() >= BYTES_MAX {
                 has_more = true;
                 break;
@@ -50,7 +51,7 @@ pub fn list(core: &Core, rights: &Rights, request: &Request) -> Response {
         }
     }
     json.close(']');
-    json.named("more", has_more || core.state.blocking.lock_waiters() > limit);
+    json.named("more", has_more || core.state.waits.len_of(Wanted::Lock) > limit);
     json.name("circles");
     json.open('[');
     for circle in circles(core, rights) {

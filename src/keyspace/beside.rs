@@ -9,7 +9,7 @@ use crate::collections::table::{Owned, Table};
 use crate::types::{Value, lock};
 
 /// Databases that are not served yet.
-pub struct Beside {
+pub struct StagedDatabases {
     tables: PerDatabase<Table<Value>>,
     fields: PerDatabase<FieldDeadlines>,
     /// The index of the locks among them.
@@ -17,7 +17,7 @@ pub struct Beside {
     semaphores: Vec<(DbIndex, Box<[u8]>)>,
 }
 
-impl Beside {
+impl StagedDatabases {
     /// See [`Keyspace::expect_keys`].
     pub fn expect_keys(&mut self, number: u64, keys: usize) {
         let database = DbIndex::read(number);
@@ -29,9 +29,9 @@ impl Beside {
 
 impl Keyspace {
     /// New empty databases, as many as are served.
-    pub fn beside(&self) -> Beside {
+    pub fn beside(&self) -> StagedDatabases {
         let count = self.databases();
-        Beside {
+        StagedDatabases {
             tables: PerDatabase::new(count, |database| self.tables[database].alike()),
             fields: PerDatabase::new(count, |_| FieldDeadlines::default()),
             locks: self.locks.beside(),
@@ -42,7 +42,7 @@ impl Keyspace {
     /// Adds an entry to a database beside. False: the key exists there, and the entry is dropped.
     pub fn load_beside(
         &mut self,
-        beside: &mut Beside,
+        beside: &mut StagedDatabases,
         database: DbIndex,
         entry: Owned<Value>,
     ) -> bool {
@@ -53,6 +53,12 @@ impl Keyspace {
             return false;
         }
         let slot = table.insert_owned(key.hash, entry);
+        // Pending entries have Unix times in files.
+        if self.lease_shift_ms() != 0
+            && let Some(Value::Stream(stream)) = table.object_mut(slot)
+        {
+            stream.groups.move_times(-self.lease_shift_ms());
+        }
         let entry = table.entry(slot);
         if entry.deadline().is_some() {
             if let Some(loaded) = Loaded::of(entry.value(), &self.now) {
@@ -64,14 +70,17 @@ impl Keyspace {
         // Noting field deadlines needs the table among the served ones, so the tables are exchanged
         // for a moment.
         self.exchange(beside, database);
-        self.in_database(database, |db| db.note_moved_field_deadlines(slot, key.bytes));
+        self.in_database(database, |db| {
+            db.note_moved_field_deadlines(slot, key.bytes);
+            db.note_loaded_producers(slot);
+        });
         self.exchange(beside, database);
         true
     }
 
     /// Replaces the served databases. Each key of the old ones counts as a change. The old ones are
     /// freed in the background unless `sync`.
-    pub fn put_in_place(&mut self, mut beside: Beside, sync: bool) {
+    pub fn put_in_place(&mut self, mut beside: StagedDatabases, sync: bool) {
         self.clear_all(sync);
         for database in DbIndex::all(self.databases()) {
             beside.tables[database].fit();
@@ -91,7 +100,7 @@ impl Keyspace {
     }
 
     /// Drops the filled databases, freeing them in the background.
-    pub fn drop_beside(&mut self, mut beside: Beside) {
+    pub fn drop_beside(&mut self, mut beside: StagedDatabases) {
         beside.tables.iter_mut().for_each(|table| {
             let keys = table.len();
             self.lazyfree.discard_all(table.clear(), keys, 0);
@@ -99,7 +108,7 @@ impl Keyspace {
         self.lazyfree.discard_index(beside.locks, 0);
     }
 
-    fn exchange(&mut self, beside: &mut Beside, database: DbIndex) {
+    fn exchange(&mut self, beside: &mut StagedDatabases, database: DbIndex) {
         self.tables.exchange(database, &mut beside.tables[database]);
         std::mem::swap(&mut self.fields[database], &mut beside.fields[database]);
     }

@@ -9,7 +9,7 @@ use crate::collections::table::{NewValue, Slot, ValueRef};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::types::journal::Edit;
-use crate::types::stream::{Entries, Groups, Stream};
+use crate::types::stream::{Entries, Groups, ProducerLimits, Producers, Stream};
 use crate::types::{Collection, Stored, Value};
 
 use super::{Expiry, Key, Keyspace};
@@ -140,11 +140,13 @@ impl Keyspace {
         let slot = match found {
             Some(slot) => {
                 let deadline = expiry.replacing(|| self.entry(slot).deadline());
+                let before = self.type_to_announce(found);
                 if let Some(old) = self.put(slot, collection.store(), deadline) {
                     self.lazyfree.discard_value(old);
                 }
                 self.note_moved_field_deadlines(slot, key.bytes);
                 self.mark_access(slot);
+                self.announce_overwritten(key, before);
                 return;
             }
             None => self.insert_collection(key, collection),
@@ -185,6 +187,30 @@ impl Keyspace {
         match self.tables.groups_mut(self.selected, slot) {
             Some(stream) => Ok(stream.entries_and_groups()),
             None => Err(CommandError::WrongType),
+        }
+    }
+
+    /// The producers of the stream at `slot`, for changing. `limits`: those of a stream that had
+    /// none. Errors: WRONGTYPE.
+    pub fn producers_mut(
+        &mut self,
+        slot: Slot,
+        limits: ProducerLimits,
+    ) -> Result<&mut Producers, CommandError> {
+        self.may_have_producers = true;
+        let stream = self.tables.groups_mut(self.selected, slot).ok_or(CommandError::WrongType)?;
+        Ok(stream.producers.get_or_insert_with(|| Box::new(Producers::new(limits))))
+    }
+
+    /// Whether any stream may remember producers.
+    pub fn may_have_producers(&self) -> bool {
+        self.may_have_producers && self.tables.iter().any(|table| !table.is_empty())
+    }
+
+    /// Notes a value that came from elsewhere, with its producers.
+    pub(super) fn note_loaded_producers(&mut self, slot: Slot) {
+        if let Ok(Stream { producers: Some(_), .. }) = self.stream_at(slot) {
+            self.may_have_producers = true;
         }
     }
 

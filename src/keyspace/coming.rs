@@ -113,10 +113,8 @@ impl Keyspace {
     /// The same for a looked-up key. One of a hidden slot is indexed later.
     pub(super) fn index_lock_at(&mut self, database: DbIndex, slot: Slot) -> bool {
         let entry = self.tables[database].entry(slot);
-        if entry.deadline().is_none() {
-            return false;
-        }
-        let loaded = Loaded::of(entry.value(), &self.now);
+        // A lock has a deadline, and a semaphore usually has one.
+        let loaded = entry.deadline().and_then(|_| Loaded::of(entry.value(), &self.now));
         if loaded.is_none() && !lock::is_semaphore(entry.value()) {
             return false;
         }

@@ -1,4 +1,4 @@
-//! Deletions that no command asked for, which the log and replicas must repeat: keys that expired
+//! Deletions that no command asked for, which the AOF and replicas must get: keys that expired
 //! or were evicted, and fields that expired.
 
 use super::db_index::DbIndex;
@@ -22,7 +22,7 @@ pub enum Deleted {
     Fields(Vec<Vec<u8>>),
 }
 
-/// Deletions that were not taken yet. Recorded only while the log or replicas need them.
+/// Deletions that were not taken yet. Recorded only while the AOF or replicas need them.
 #[derive(Debug, Default)]
 pub struct Deletions {
     is_heard: bool,

@@ -1,12 +1,14 @@
-//! When members of a sorted set are due: scores read as times.
+//! When members of a sorted set are due: scores read as times. When pending entries of a stream may
+//! be claimed.
 
 use super::Keyspace;
 use super::waiting::Wanted;
 use crate::types::sorted_set::SortedSet;
 
 /// The unit of the scores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unit {
+    #[default]
     Seconds,
     Milliseconds,
 }
@@ -52,5 +54,21 @@ impl Keyspace {
         // A permit is held until its deadline has passed.
         let later = i64::from(wanted == Wanted::Semaphore);
         Some(unit.due_ms(score).saturating_add(later)).filter(|&ms| ms < i64::MAX)
+    }
+
+    /// When the first entry of a group may be claimed by clients that claim after `idle_ms`, as
+    /// [`Self::lease_ms`] counts. None: never; nobody reads while a group is paused.
+    pub fn next_claim_ms(&mut self, key: &[u8], group: &[u8], idle_ms: i64) -> Option<i64> {
+        let slot = self.find(self.key(key))?;
+        let group = self.stream_at(slot).ok()?.groups.get(group)?;
+        let at_ms = if group.is_paused() { None } else { group.next_claim_ms(idle_ms) };
+        at_ms.filter(|&ms| ms < i64::MAX)
+    }
+
+    /// Whether a group is paused.
+    pub fn is_paused(&mut self, key: &[u8], group: &[u8]) -> bool {
+        let slot = self.find(self.key(key));
+        let stream = slot.and_then(|slot| self.stream_at(slot).ok());
+        stream.and_then(|stream| stream.groups.get(group)).is_some_and(|group| group.is_paused())
     }
 }

@@ -5,11 +5,14 @@
 //! samples come close to the true order. How much to evict, and for how long, is decided in
 //! `gate/evict.rs`.
 
+use std::collections::BTreeMap;
+
 use super::db_index::DbIndex;
+use crate::collections::glob;
 use crate::collections::shared::given_up_bytes;
 use crate::collections::table::{Entry, Slot, ValueRef};
 use crate::config::{KeyspaceEvents, MaxmemoryPolicy};
-use crate::types::{Value, lock};
+use crate::types::{Value, lock, type_name};
 
 use super::deletions::Deleted;
 use super::{Cause, Key, Keyspace};
@@ -42,6 +45,19 @@ pub struct Eviction {
     pub over_since_us: Option<i64>,
     /// Total time over the limit in earlier periods. Unit: microseconds.
     pub over_us: u64,
+    /// Patterns of keys that are never evicted: `maxmemory-protect`.
+    pub protected: Vec<Vec<u8>>,
+    /// Keys evicted since the log said so, by the names of their types.
+    pub untold: BTreeMap<&'static str, u64>,
+    /// When the log last said so, and how many requests had been refused by then.
+    pub told: Option<Told>,
+}
+
+/// What the log has said about evictions. Boot-time clock, microseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Told {
+    pub at_us: i64,
+    pub refused: u64,
 }
 
 /// An eviction that freed nothing. Boot-time clock, microseconds.
@@ -126,7 +142,7 @@ impl Keyspace {
     /// Updates the access bits of the key at `slot`.
     #[inline]
     pub(super) fn mark_access(&mut self, slot: Slot) {
-        if self.no_touch {
+        if self.mode.no_touch {
             return;
         }
         let access = if self.access.lfu { self.lfu_after_access(slot) } else { self.lru_clock() };
@@ -170,7 +186,10 @@ impl Keyspace {
         };
         let (database, slot) = victim?;
         let entry = self.tables[database].entry(slot);
-        debug_assert!(!self.is_spared(database, &entry), "a lock or a coming key is not evicted");
+        debug_assert!(
+            !self.is_spared(database, &entry),
+            "a lock, a coming or a protected key is not evicted"
+        );
         let object_bytes = match entry.value() {
             ValueRef::Object(object) => object.heap_bytes(),
             ValueRef::Bytes { .. } => 0,
@@ -186,8 +205,10 @@ impl Keyspace {
         if deadline.is_some_and(|deadline| self.now.is_past(deadline)) {
             return self.remove_expired(slot);
         }
+        let name = type_name(self.entry(slot).value());
         let owned = self.tables.remove_for_good(self.selected, slot);
         self.stats.evicted += 1;
+        *self.eviction.untold.entry(name).or_default() += 1;
         self.deletions.note_key(self.selected, owned.key(), Deleted::Evicted);
         self.touch(self.selected, owned.key(), 0, Cause::Server);
         self.notify(KeyspaceEvents::EVICTED, "evicted", owned.key());
@@ -289,13 +310,15 @@ impl Keyspace {
 
     /// Whether a draw may find spared keys, which may not be evicted.
     fn may_draw_spared(&self) -> bool {
-        self.has_spared() || self.hidden_slots.is_some()
+        self.has_spared() || self.hidden_slots.is_some() || !self.eviction.protected.is_empty()
     }
 
-    /// Whether a key is spared: it is a lock or a semaphore, or its slot is hidden. A slot's
-    /// present owner decides about keys that are still coming here.
+    /// Whether a key is spared: it is a lock or a semaphore, its slot is hidden, or
+    /// `maxmemory-protect` names it. A slot's present owner decides about keys that are still
+    /// coming here.
     fn is_spared(&self, database: DbIndex, entry: &Entry<'_, Value>) -> bool {
-        if self.is_hidden(entry.key()) {
+        let is_protected = |pattern: &Vec<u8>| glob::matches(pattern, entry.key(), false);
+        if self.is_hidden(entry.key()) || self.eviction.protected.iter().any(is_protected) {
             return true;
         }
         self.has_spared()
@@ -381,6 +404,32 @@ mod tests {
                 .collect();
             keys.sort();
             keys
+        }
+    }
+
+    #[test]
+    fn protected_keys_stay_under_each_policy_and_what_went_is_counted_by_type() {
+        for policy in [
+            MaxmemoryPolicy::AllkeysLru,
+            MaxmemoryPolicy::AllkeysLfu,
+            MaxmemoryPolicy::AllkeysRandom,
+            MaxmemoryPolicy::VolatileRandom,
+            MaxmemoryPolicy::VolatileTtl,
+        ] {
+            let mut world = World::new(policy);
+            world.db.eviction.protected = vec![b"job:*".to_vec(), b"lock".to_vec()];
+            for key in ["a", "b", "c", "job:1", "job:2", "lock"] {
+                world.set(key, Some(60_000));
+                world.pass_seconds(1);
+            }
+            let gone = std::iter::from_fn(|| world.db.evict_one(policy, 5)).count();
+            assert_eq!(
+                (gone, world.keys()),
+                (3, vec!["job:1".into(), "job:2".into(), "lock".into()])
+            );
+            assert_eq!(world.db.eviction.untold, BTreeMap::from([("string", 3)]));
+            world.pass_seconds(100);
+            assert!(!world.read("lock"), "{policy:?}: protected keys expire");
         }
     }
 

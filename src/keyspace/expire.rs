@@ -15,7 +15,7 @@ use crate::collections::table::Slot;
 use super::deletions::Deleted;
 use super::hash_slots::is_of;
 use super::undo::{AsItIs, place};
-use super::{Cause, Key, Keyspace};
+use super::{Cause, Key, Keyspace, Mode};
 use crate::config::KeyspaceEvents;
 
 /// Expired keys that look-ups have found and announced, but that are still in their tables.
@@ -61,7 +61,7 @@ impl Keyspace {
     /// now, so that its event comes before the command's, and only once.
     #[cold]
     pub(super) fn note_expired(&mut self, key: Key<'_>) {
-        if !self.hides_expired
+        if !self.mode.hides_expired
             && self.found_expired.keys.insert(ExpiredKey::new(self.selected, key))
         {
             if let Some(slot) = self.table().find(key.hash, key.bytes) {
@@ -136,7 +136,7 @@ impl Keyspace {
     /// Sets the server that decides when keys expire.
     pub fn set_expiry_by(&mut self, expiry_by: ExpiryBy) {
         self.expiry_by = expiry_by;
-        self.stop_hiding_expired();
+        self.reset_mode();
     }
 
     pub fn expiry_by(&self) -> ExpiryBy {
@@ -154,10 +154,9 @@ impl Keyspace {
         self.now.has_come(deadline) && self.expiry_by != ExpiryBy::ImportSource
     }
 
-    /// Stops hiding expired keys, unless the primary decides. Call this after a command or turn
-    /// that hid them for another reason.
-    pub fn stop_hiding_expired(&mut self) {
-        self.hides_expired = self.expiry_by == ExpiryBy::Primary;
+    /// Ends the mode of a command or of a part of a turn.
+    pub fn reset_mode(&mut self) {
+        self.mode = Mode { no_touch: false, hides_expired: self.expiry_by == ExpiryBy::Primary };
     }
 
     /// Whether due keys are deleted actively.
@@ -168,8 +167,16 @@ impl Keyspace {
     /// Notes a deadline that a replica's own client sets on a key of the selected database.
     #[inline]
     pub(super) fn note_own_deadline(&mut self, key: &[u8], deadline: Option<Deadline>) {
-        if self.expiry_by == ExpiryBy::Primary && deadline.is_some() && !self.now.ignores_deadlines
-        {
+        if deadline.is_some() {
+            self.note_own_volatile(key);
+        }
+    }
+
+    /// Notes that a replica's own client has set a deadline on a key of the selected database, or
+    /// on one of its fields.
+    #[inline]
+    pub(super) fn note_own_volatile(&mut self, key: &[u8]) {
+        if self.expiry_by == ExpiryBy::Primary && !self.now.ignores_deadlines {
             self.own_deadlines.insert((self.selected, key.into()));
         }
     }
@@ -179,7 +186,8 @@ impl Keyspace {
         self.own_deadlines.len()
     }
 
-    /// On a replica: deletes keys whose deadlines were set by its own clients and have passed.
+    /// On a replica: deletes keys and fields whose deadlines were set by its own clients and have
+    /// passed.
     pub fn expire_own(&mut self) {
         if self.expiry_by != ExpiryBy::Primary {
             return self.own_deadlines.clear();
@@ -188,12 +196,12 @@ impl Keyspace {
         own.retain(|(database, key)| {
             self.in_database(*database, |db| {
                 let Some(slot) = db.table().find(db.hash(key), key) else { return false };
-                let Some(deadline) = db.entry(slot).deadline() else { return false };
-                let is_past = db.now.is_past(deadline);
-                if is_past {
+                let deadline = db.entry(slot).deadline();
+                if deadline.is_some_and(|deadline| db.now.is_past(deadline)) {
                     db.remove_expired(slot);
+                    return false;
                 }
-                !is_past
+                db.expire_own_fields(slot, key) || deadline.is_some()
             })
         });
         self.own_deadlines = own;

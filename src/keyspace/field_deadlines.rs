@@ -95,10 +95,13 @@ impl Keyspace {
         let Some(hash) = self.hash_table_mut(slot) else { return };
         let mut earliest = hash.earliest();
         let mut noted = hash.noted;
+        hash.noted = noted.min(earliest);
+        if earliest != Earliest::NEVER {
+            self.note_own_volatile(key);
+        }
         if earliest.min(noted) == noted {
             return;
         }
-        hash.noted = noted.min(earliest);
         let fields = &mut self.fields[self.selected];
         for clock in CLOCKS {
             let (new, old) = (*clock.of(&mut earliest), *clock.of(&mut noted));
@@ -192,7 +195,18 @@ impl Keyspace {
     /// None if no field is left.
     #[inline]
     pub fn settle_fields(&mut self, slot: Slot, key: Key<'_>) -> Option<Slot> {
-        if self.deletions.is_heard() { self.delete_due_fields(slot, key) } else { Some(slot) }
+        match self.deletions.is_heard() && self.expiry_by() != ExpiryBy::Primary {
+            true => self.delete_due_fields(slot, key),
+            false => Some(slot),
+        }
+    }
+
+    /// Deletes the due fields of the hash at `slot`, of a replica whose own clients have set
+    /// deadlines in it. Returns whether fields with deadlines are left.
+    pub(super) fn expire_own_fields(&mut self, slot: Slot, key: &[u8]) -> bool {
+        let left = self.delete_due_fields(slot, self.key(key));
+        let left = left.and_then(|slot| self.hash_table_mut(slot));
+        left.is_some_and(|hash| hash.volatile_len() > 0)
     }
 
     #[cold]
@@ -214,7 +228,6 @@ impl Keyspace {
         };
         let mut earliest = hash.earliest();
         !self.now.ignores_deadlines
-            && self.expiry_by() != ExpiryBy::Primary
             && CLOCKS.iter().any(|clock| *clock.of(&mut earliest) < clock.ms(&self.now))
     }
 
@@ -228,17 +241,20 @@ impl Keyspace {
             *clock.of(&mut hash.noted) = i64::MAX;
         }
         let mut names = Vec::new();
-        let is_heard = self.deletions.is_heard();
+        let is_told = self.events.wants_fields();
+        let is_heard = self.deletions.is_heard() || is_told;
         let removed = hash.remove_due(&now, budget, |field| {
             if is_heard {
                 names.push(field);
             }
         });
+        let told = if is_told { names.clone() } else { Vec::new() };
         self.deletions.note_fields(self.selected, key, names);
         if removed > 0 {
             self.stats.expired_fields += removed as u64;
             self.dirty_by_expiry += removed as u64;
             self.changed_by(removed as u64, KeyspaceEvents::HASH, "hexpired", key);
+            self.notify_fields("hexpired", key, told.iter().map(Vec::as_slice));
             let key = self.key(key);
             if self.delete_if_empty::<Hash>(slot, key) {
                 return;

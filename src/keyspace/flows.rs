@@ -1,6 +1,5 @@
-//! Counts of the elements that enter and leave the queues at which somebody looks.
-//!
-//! Counted only for keys that were looked at lately. Other keys cost nothing.
+//! Arrival and departure counts of queues that the page has shown within the last minute. Other
+//! keys cost nothing.
 
 use std::collections::HashMap;
 

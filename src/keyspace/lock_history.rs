@@ -5,7 +5,7 @@
 //! lock outlasts the lock, so that grants and typical times are known of a lock that is taken again
 //! and again.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use smallvec::SmallVec;
 
@@ -117,6 +117,32 @@ pub struct History {
 }
 
 impl History {
+    fn new(database: DbIndex, key: Key<'_>) -> Self {
+        let (hash, key) = (key.hash, key.bytes.to_vec());
+        History { database, hash, key, ended: 0, weight: 0, last: VecDeque::new() }
+    }
+
+    /// Adds a holding that has ended.
+    fn note(&mut self, ended: Ended<'_>) {
+        self.ended += 1;
+        self.weight = (self.weight + 1).min(WEIGHT_MAX);
+        let Ended { fence, at_ms, held_us, end, owner } = ended;
+        let is_full = self.last.len() == HOLDINGS_KEPT;
+        let oldest = if is_full { self.last.pop_front() } else { None };
+        let mut buffer = oldest.map_or_else(Vec::new, |oldest| oldest.owner);
+        buffer.clear();
+        buffer.extend_from_slice(owner);
+        self.last.push_back(Holding { fence, at_ms, held_us, end, owner: buffer });
+    }
+
+    /// Adds later holdings.
+    fn append(&mut self, later: History) {
+        self.ended += later.ended;
+        self.weight = self.weight.saturating_add(later.weight).min(WEIGHT_MAX);
+        self.last.extend(later.last);
+        self.last.drain(..self.last.len().saturating_sub(HOLDINGS_KEPT));
+    }
+
     fn is_of(&self, database: DbIndex, key: Key<'_>) -> bool {
         self.hash == key.hash && self.database == database && *self.key == *key.bytes
     }
@@ -140,6 +166,9 @@ impl History {
     }
 }
 
+/// Database and key.
+type Name = (DbIndex, Box<[u8]>);
+
 /// The remembered holdings and ends of all locks.
 #[derive(Default)]
 pub struct LockHistory {
@@ -147,6 +176,8 @@ pub struct LockHistory {
     /// Each lock has its place in one set, by its key's hash. Empty until the first holding has
     /// ended.
     sets: Vec<[Option<Box<History>>; SET_SIZE]>,
+    /// While a script's changes can be undone: the holdings that it has ended.
+    undoable: Option<BTreeMap<Name, History>>,
 }
 
 impl LockHistory {
@@ -188,22 +219,48 @@ impl LockHistory {
         if key.bytes.len() > NAME_MAX {
             return;
         }
+        match &mut self.undoable {
+            Some(undoable) => {
+                let history = undoable.entry((database, key.bytes.into()));
+                history.or_insert_with(|| History::new(database, key)).note(ended);
+            }
+            None => self.place(database, key).note(ended),
+        }
+    }
+
+    /// The number of a lock's holdings that have ended, as far as they are remembered.
+    pub fn ended(&self, database: DbIndex, key: Key<'_>) -> u64 {
+        let undoable = self.undoable.as_ref().filter(|undoable| !undoable.is_empty());
+        let lately = undoable.and_then(|undoable| undoable.get(&(database, key.bytes.into())));
+        self.of(database, key).map_or(0, History::ended) + lately.map_or(0, History::ended)
+    }
+
+    /// Makes holdings that end from now on undoable until [`Self::end_undo`].
+    #[inline]
+    pub fn begin_undo(&mut self) {
+        self.undoable = Some(BTreeMap::new());
+    }
+
+    /// Makes the ends since [`Self::begin_undo`] final.
+    #[inline]
+    pub fn end_undo(&mut self) {
+        for (_, later) in self.undoable.take().unwrap_or_default() {
+            let name = later.key.clone();
+            let key = Key { bytes: &name, hash: later.hash };
+            self.place(later.database, key).append(later);
+        }
+    }
+
+    /// Forgets the ends since [`Self::begin_undo`].
+    pub fn roll_back(&mut self) {
+        self.undoable = None;
+    }
+
+    fn place(&mut self, database: DbIndex, key: Key<'_>) -> &mut History {
         if self.sets.is_empty() {
             self.sets.resize_with(SETS, Default::default);
         }
-        let history = place(&mut self.sets[set_of(key)], database, key);
-        history.ended += 1;
-        history.weight = (history.weight + 1).min(WEIGHT_MAX);
-        let Ended { fence, at_ms, held_us, end, owner } = ended;
-        let new = |mut buffer: Vec<u8>| {
-            buffer.clear();
-            buffer.extend_from_slice(owner);
-            Holding { fence, at_ms, held_us, end, owner: buffer }
-        };
-        let is_full = history.last.len() == HOLDINGS_KEPT;
-        let oldest = if is_full { history.last.pop_front() } else { None };
-        let buffer = oldest.map_or_else(Vec::new, |oldest| oldest.owner);
-        history.last.push_back(new(buffer));
+        place(&mut self.sets[set_of(key)], database, key)
     }
 }
 
@@ -239,10 +296,7 @@ fn place<'s>(
         }
         least
     });
-    let history = set[index].get_or_insert_with(|| {
-        let (key, last) = (Vec::new(), VecDeque::new());
-        Box::new(History { database: DbIndex::ZERO, hash: 0, key, ended: 0, weight: 0, last })
-    });
+    let history = set[index].get_or_insert_with(|| Box::new(History::new(database, key)));
     if known.is_none() {
         history.key.clear();
         history.key.extend_from_slice(key.bytes);
@@ -285,6 +339,29 @@ mod tests {
             history.of(DbIndex::new(1), key(b"a", 1)).is_none()
                 && history.of(DbIndex::ZERO, key(b"b", 1)).is_none()
         );
+    }
+
+    #[test]
+    fn holdings_that_a_script_has_ended_count_once_they_are_final() {
+        let mut history = LockHistory::default();
+        let end = |history: &mut LockHistory, fences: std::ops::Range<u64>| {
+            fences.for_each(|fence| {
+                history.note_holding(DbIndex::ZERO, key(b"a", 1), ended(fence, b"me"));
+            });
+        };
+        end(&mut history, 0..5);
+        history.begin_undo();
+        end(&mut history, 5..12);
+        assert_eq!(history.ended(DbIndex::ZERO, key(b"a", 1)), 12);
+        history.roll_back();
+        assert_eq!(history.ended(DbIndex::ZERO, key(b"a", 1)), 5);
+        history.begin_undo();
+        end(&mut history, 20..28);
+        history.end_undo();
+        let found = history.of(DbIndex::ZERO, key(b"a", 1)).expect("it was noted");
+        let last: Vec<_> = found.last().map(|one| one.fence).collect();
+        assert_eq!(last, (3..5).chain(20..28).collect::<Vec<_>>());
+        assert_eq!((found.ended(), found.weight), (13, 13));
     }
 
     #[test]

@@ -17,8 +17,10 @@ use smallvec::SmallVec;
 use super::Key;
 use super::db_index::DbIndex;
 use super::fences::Fences;
+pub use super::lock_grants::{Former, Granted, Way};
+use super::lock_grants::{OnItsWay, join};
+use super::lock_history::LockHistory;
 pub use super::lock_history::{End, EndReason};
-use super::lock_history::{History, LockHistory};
 pub use super::lock_index::{At, Gone, Held, Place, Session};
 use super::lock_index::{Holders, Index, remove_place};
 use crate::clock::{Deadline, Now};
@@ -59,27 +61,6 @@ impl Loaded {
     }
 }
 
-/// A grant whose reply is on its way to the client.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Granted {
-    pub client: ClientId,
-    pub fence: u64,
-    /// The client's count of sent bytes when the reply has left; None: not known yet.
-    pub sent_at: Option<u64>,
-    /// What the grant has replaced. None: nobody held the lock.
-    pub former: Option<Box<Former>>,
-}
-
-/// A lock that its owner held before a further grant replaced the fence.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Former {
-    pub fields: Vec<(Vec<u8>, Vec<u8>)>,
-    pub deadline: Option<Deadline>,
-    /// The deadline that the further grant has set.
-    pub replaced_by: Option<Deadline>,
-    pub holdings: Vec<(Place, Held)>,
-}
-
 /// Counts since the start or the last CONFIG RESETSTAT.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LockStats {
@@ -111,20 +92,6 @@ pub struct LockStats {
     pub unblocked: u64,
 }
 
-/// A grant whose reply is on its way. A short key needs no allocation.
-struct OnItsWay {
-    database: DbIndex,
-    key: SmallVec<[u8; 32]>,
-    reader: Option<Box<[u8]>>,
-    granted: Granted,
-}
-
-impl OnItsWay {
-    fn at(&self) -> At<'_> {
-        At { database: self.database, key: &self.key, reader: self.reader.as_deref() }
-    }
-}
-
 /// Database and key.
 type Name = (DbIndex, Box<[u8]>);
 
@@ -142,6 +109,15 @@ enum Before {
     Databases(Gone),
 }
 
+/// A lock whose holder is to be notified that it is lost.
+#[derive(Clone, Debug)]
+pub struct LostLock {
+    pub client: ClientId,
+    pub key: Box<[u8]>,
+    pub fence: u64,
+    pub reason: EndReason,
+}
+
 /// The former state of the index, while a script's changes can be undone.
 struct Undoable {
     /// The last fence granted before.
@@ -149,6 +125,8 @@ struct Undoable {
     before: Vec<Before>,
     /// The holdings whose former state is in `before`.
     noted: BTreeSet<Place>,
+    /// Ends of holdings, which count once the changes are final.
+    ends: Vec<End>,
 }
 
 /// The held locks of all databases.
@@ -236,7 +214,7 @@ impl Locks {
             Some(Holders::One(held)) => u64::from(!held.is_kept),
             None => 0,
         };
-        held + self.history.of(database, key).map_or(0, History::ended)
+        held + self.history.ended(database, key)
     }
 
     /// Counts a renewal by a request.
@@ -310,14 +288,18 @@ impl Locks {
     /// Makes removed locks restorable until [`Self::end_undo`].
     pub fn begin_undo(&mut self) {
         let last = self.fences.last();
-        self.undoable = Some(Undoable { last, before: Vec::new(), noted: BTreeSet::new() });
+        self.history.begin_undo();
+        self.undoable =
+            Some(Undoable { last, before: Vec::new(), noted: BTreeSet::new(), ends: Vec::new() });
     }
 
     /// Makes the changes since [`Self::begin_undo`] final. Returns the locks whose freeing may take
     /// long.
     #[inline]
     pub fn end_undo(&mut self) -> Vec<Gone> {
-        let before = self.undoable.take().map_or(Vec::new(), |undoable| undoable.before);
+        let Some(Undoable { before, ends, .. }) = self.undoable.take() else { return Vec::new() };
+        self.history.end_undo();
+        ends.into_iter().for_each(|end| self.note_end(end));
         let gone = before.into_iter().filter_map(|before| match before {
             Before::Databases(gone) => Some(gone),
             Before::Holding(..) => None,
@@ -329,6 +311,7 @@ impl Locks {
     /// are then compared with their keys.
     pub fn roll_back(&mut self) {
         let Some(Undoable { last, before, .. }) = self.undoable.take() else { return };
+        self.history.roll_back();
         // From the latest, so that each holding ends as it was before its first change.
         for before in before.into_iter().rev() {
             match before {
@@ -348,7 +331,7 @@ impl Locks {
     /// Notes a holding before it is first changed or removed, if that can be undone. Its client,
     /// its session and its lease are memory of the server, which the undo log of keys lacks.
     fn note_undo(&mut self, at: At<'_>, held: &Held) {
-        if let Some(Undoable { last, before, noted }) = &mut self.undoable
+        if let Some(Undoable { last, before, noted, .. }) = &mut self.undoable
             && held.fence <= *last
             && noted.insert(at.to_place())
         {
@@ -711,7 +694,9 @@ impl Locks {
     ) {
         // A script may take and release locks without end.
         if self.granted.len() >= GRANTED_MAX.max(2 * self.index.holdings) {
-            let mut granted = std::mem::take(&mut self.granted);
+            let granted = std::mem::take(&mut self.granted);
+            // Of others it is known when they arrive, each at its own time.
+            let mut granted = join(granted, |granted| granted.sent_at.is_none());
             granted.retain(|one| {
                 self.get(one.at()).is_some_and(|held| held.fence == one.granted.fence)
             });
@@ -729,18 +714,35 @@ impl Locks {
         !self.granted.is_empty()
     }
 
-    /// Calls `keep` with each grant on its way. A grant for which it returns false is no longer on
-    /// its way.
-    pub fn retain_granted(&mut self, mut keep: impl FnMut(At<'_>, &mut Granted) -> bool) {
+    /// Whether a grant that replaced another one of the same owner is on its way to a client.
+    pub fn is_granted_again(&self, at: At<'_>, client: ClientId) -> bool {
+        let granted = |one: &OnItsWay| one.granted.client == client && one.granted.former.is_some();
+        self.granted.iter().any(|one| granted(one) && one.at() == at)
+    }
+
+    /// Calls `look` with each grant on its way, and keeps those that go on. Returns the lost ones:
+    /// those of the same lock to the same client as one.
+    pub fn take_lost(
+        &mut self,
+        mut look: impl FnMut(&mut Granted) -> Way,
+    ) -> Vec<(Place, Granted)> {
+        let mut lost = Vec::new();
         self.granted.retain_mut(|one| {
-            let OnItsWay { database, key, reader, granted } = one;
-            let at = At { database: *database, key, reader: reader.as_deref() };
-            keep(at, granted)
+            let way = look(&mut one.granted);
+            if way == Way::Lost {
+                lost.push(one.clone());
+            }
+            way == Way::Goes
         });
+        let lost = join(lost, |_| true).into_iter();
+        lost.map(|one| (one.at().to_place(), one.granted)).collect()
     }
 
     /// Counts an involuntary end, and remembers it.
     pub fn note_end(&mut self, end: End) {
+        if let Some(undoable) = &mut self.undoable {
+            return undoable.ends.push(end);
+        }
         match end.reason {
             EndReason::Expired => self.stats.expired += 1,
             EndReason::SessionEnded => self.stats.sessions_ended += 1,

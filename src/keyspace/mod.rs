@@ -12,13 +12,14 @@
 //!   copies entries; `beside` replaces all databases.
 //! - Changes that can be undone, and views that do not change: `undo`, `snapshot`, `held`.
 //! - Changes without a command: `expire`, `field_deadlines`, `evict`, `hash_slots` (keys of slots
-//!   that other nodes own now); `deletions` are to be repeated elsewhere, `lazyfree` frees.
+//!   that other nodes own now); `deletions` are to be replicated, `lazyfree` frees. Pending entries
+//!   of streams are leased on the `lease_clock`. `lending` spares outputs copies of values.
 //! - Notice of changes: `notify` (events), `waiting` (blocked clients), `due` (their alarms),
 //!   `watch`, `tracking`, `flows` (counts of queues).
 //! - Locks: `locks` keeps the index of held locks (`lock_index`), `coming` notes those that other
 //!   servers bring, `lock_scan` looks at the index in slices, `lock_history` remembers ended locks,
-//!   `fences` numbers grants; `permits` is the index of permits with sessions, `semaphores` counts
-//!   permits.
+//!   `lock_grants` has grants of which the clients have not learnt yet, `fences` numbers grants;
+//!   `permits` is the index of permits with sessions, `semaphores` counts permits.
 
 pub mod beside;
 pub mod collection;
@@ -34,6 +35,9 @@ pub mod flows;
 mod hash_slots;
 pub mod held;
 pub mod lazyfree;
+mod lease_clock;
+mod lending;
+mod lock_grants;
 pub mod lock_history;
 mod lock_index;
 pub mod lock_scan;
@@ -67,7 +71,7 @@ use crate::error::CommandError;
 use crate::resp::number::parse_i64;
 use crate::stats::histogram::Histogram;
 use crate::types::string::{StringMut, StringView};
-use crate::types::{Value, kind};
+use crate::types::{Value, kind, type_name};
 use coming::Coming;
 pub use db_index::{DbIndex, PerDatabase};
 use deletions::Deletions;
@@ -78,6 +82,7 @@ use field_deadlines::FieldDeadlines;
 use flows::Flows;
 use held::HeldBySnapshots;
 use lazyfree::LazyFree;
+use lease_clock::LeaseClock;
 use locks::Locks;
 use notify::Events;
 use permits::PermitSessions;
@@ -85,7 +90,7 @@ use semaphores::Semaphores;
 pub use table_id::TableId;
 use tables::Tables;
 use tracking::Tracking;
-use waiting::Waiting;
+use waiting::{Waiting, Wanted};
 use watch::Watch;
 
 /// A key's bytes with their hash, computed once per request.
@@ -144,6 +149,16 @@ enum Cause {
 #[cfg(debug_assertions)]
 pub type Announced = Option<BTreeSet<Vec<u8>>>;
 
+/// How look-ups and reads treat keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mode {
+    /// Reads do not update access bits: CLIENT NO-TOUCH.
+    pub no_touch: bool,
+    /// Look-ups hide expired keys without deleting them: while clients are paused, and for reads
+    /// where another server decides ([`ExpiryBy`]). Must not be set for commands that write.
+    pub hides_expired: bool,
+}
+
 /// All databases of the server.
 pub struct Keyspace {
     tables: Tables,
@@ -155,16 +170,14 @@ pub struct Keyspace {
     now: Now,
     /// How far the wall clock is ahead of the boot-time clock, for the tables' hints.
     wall_offset_ms: i64,
-    /// The same rounded up, for all deadlines that are shown: see [`Now::told_offset_ms`].
-    told_offset_ms: i64,
+    /// The same rounded up, for all deadlines that are shown: see [`Now::shown_offset_ms`].
+    shown_offset_ms: i64,
+    lease_clock: LeaseClock,
     pub access: AccessPolicy,
     /// Random choices that SPOP will make, whose memory has been prefetched.
     pub draws: Draws,
-    /// Reads do not update access bits: CLIENT NO-TOUCH.
-    pub no_touch: bool,
-    /// Look-ups hide expired keys without deleting them: while clients are paused, and for reads
-    /// where another server decides ([`ExpiryBy`]). Must not be set for commands that write.
-    pub hides_expired: bool,
+    /// Set for a command or for what time starts, and reset after it ([`Self::reset_mode`]).
+    pub mode: Mode,
     expiry_by: ExpiryBy,
     /// Databases and keys with deadlines set by a replica's own clients: the primary does not
     /// delete those.
@@ -193,6 +206,8 @@ pub struct Keyspace {
     /// Slots whose keys are not shown: they are still being moved here, or being deleted.
     pub hidden_slots: Option<SlotSet>,
     pub tracking: Tracking,
+    /// Whether a stream has remembered producers since the start.
+    may_have_producers: bool,
     /// Buffer for unpacking a packed collection to change it.
     scratch: Vec<u8>,
 }
@@ -209,11 +224,11 @@ impl Keyspace {
             hasher,
             now,
             wall_offset_ms: now.wall_offset_ms(),
-            told_offset_ms: now.told_offset_ms(),
+            shown_offset_ms: now.shown_offset_ms(),
+            lease_clock: LeaseClock::new(now),
             draws: Draws::new(),
             access: AccessPolicy { lfu: false, lfu_log_factor: 10, lfu_decay_minutes: 1 },
-            no_touch: false,
-            hides_expired: false,
+            mode: Mode::default(),
             expiry_by: ExpiryBy::Server,
             own_deadlines: BTreeSet::new(),
             stats: KeyspaceStats::default(),
@@ -235,6 +250,7 @@ impl Keyspace {
             watch: Watch::default(),
             hidden_slots: None,
             tracking: Tracking::default(),
+            may_have_producers: false,
             scratch: Vec::new(),
         }
     }
@@ -264,10 +280,12 @@ impl Keyspace {
     #[inline]
     pub fn set_now(&mut self, now: Now) {
         self.now = Now { ignores_deadlines: self.now.ignores_deadlines, ..now };
+        self.lease_clock.set_now(now);
         let offset = now.wall_offset_ms();
         if offset.abs_diff(self.wall_offset_ms) > WALL_JITTER_MS {
-            (self.wall_offset_ms, self.told_offset_ms) = (offset, now.told_offset_ms());
+            (self.wall_offset_ms, self.shown_offset_ms) = (offset, now.shown_offset_ms());
             self.tables.set_wall_offset(offset);
+            self.lease_clock.note_step(now);
         }
     }
 
@@ -291,8 +309,8 @@ impl Keyspace {
         std::mem::replace(&mut self.now.ignores_deadlines, ignore)
     }
 
-    /// The count of changes before a load, after which memory equals the file:
-    /// [`Keyspace::end_uncounted`] puts it back.
+    /// Returns the count of changes. A load does not count as unsaved changes: restore the count
+    /// with [`Keyspace::end_uncounted`].
     pub fn begin_uncounted(&mut self) -> u64 {
         self.delete_found_expired();
         self.dirty
@@ -304,8 +322,8 @@ impl Keyspace {
 
     /// How far the wall clock is ahead of the boot-time clock, for showing deadlines
     /// ([`Deadline::unix`]): constant until the wall clock is set.
-    pub fn told_offset_ms(&self) -> i64 {
-        self.told_offset_ms
+    pub fn shown_offset_ms(&self) -> i64 {
+        self.shown_offset_ms
     }
 
     pub fn databases(&self) -> usize {
@@ -359,7 +377,7 @@ impl Keyspace {
     // done ([`Keyspace::delete_found_expired`]).
 
     /// Finds a key to change it or to read its metadata (TYPE, TTL); counts nothing. An expired key
-    /// is not found, and is announced unless [`Keyspace::hides_expired`].
+    /// is not found, and is announced unless [`Mode::hides_expired`].
     #[inline]
     pub fn find(&mut self, key: Key<'_>) -> Option<Slot> {
         #[cfg(test)]
@@ -384,7 +402,7 @@ impl Keyspace {
     /// As [`Self::find_quietly`], but finds expired keys where they stay until the primary deletes
     /// them.
     pub fn find_kept(&self, key: Key<'_>) -> Option<Slot> {
-        if self.hides_expired {
+        if self.mode.hides_expired {
             self.table().find(key.hash, key.bytes)
         } else {
             self.find_quietly(key)
@@ -491,10 +509,50 @@ impl Keyspace {
         bytes: &[u8],
         expiry: Expiry,
     ) {
+        let before = self.type_to_announce(found);
+        self.update_string_at(found, key, bytes, expiry);
+        self.announce_overwritten(key, before);
+    }
+
+    /// The same for a value that is changed rather than replaced: it is not announced as
+    /// overwritten.
+    #[inline]
+    pub fn update_string_at(
+        &mut self,
+        found: Option<Slot>,
+        key: Key<'_>,
+        bytes: &[u8],
+        expiry: Expiry,
+    ) {
         self.set_value_at(found, key, Value::new_string(bytes), expiry);
     }
 
-    /// The same for a computed string: its encoding is `raw`, as after an edit.
+    /// The type of a value that is about to be replaced, if that is to be announced.
+    #[inline]
+    pub fn type_to_announce(&self, found: Option<Slot>) -> Option<&'static str> {
+        let wanted = KeyspaceEvents::OVERWRITTEN | KeyspaceEvents::TYPE_CHANGED;
+        let slot = if self.events.wants(wanted) { found } else { None };
+        slot.map(|slot| type_name(self.entry(slot).value()))
+    }
+
+    /// Announces that a value of the type `before` was replaced ([`Self::type_to_announce`]).
+    #[inline]
+    pub fn announce_overwritten(&mut self, key: Key<'_>, before: Option<&'static str>) {
+        if let Some(before) = before {
+            self.push_overwritten(key, before);
+        }
+    }
+
+    #[cold]
+    fn push_overwritten(&mut self, key: Key<'_>, before: &'static str) {
+        let after = self.find_quietly(key).map(|slot| type_name(self.entry(slot).value()));
+        self.notify(KeyspaceEvents::OVERWRITTEN, "overwritten", key.bytes);
+        if after.is_some_and(|after| after != before) {
+            self.notify(KeyspaceEvents::TYPE_CHANGED, "type_changed", key.bytes);
+        }
+    }
+
+    /// As [`Self::set_string_at`], for a computed string: its encoding is `raw`, as after an edit.
     pub fn set_computed_string_at(
         &mut self,
         found: Option<Slot>,
@@ -502,6 +560,7 @@ impl Keyspace {
         bytes: SharedBytes,
         expiry: Expiry,
     ) {
+        let before = self.type_to_announce(found);
         match bytes.as_slice() {
             Some(short) if short.len() <= INLINE_EDIT_MAX => {
                 let value = NewValue::Bytes { bytes: short, kind: kind::EDITED_STRING };
@@ -509,6 +568,7 @@ impl Keyspace {
             }
             _ => self.set_value_at(found, key, Value::new_shared_string(bytes), expiry),
         }
+        self.announce_overwritten(key, before);
     }
 
     #[inline]
@@ -550,7 +610,7 @@ impl Keyspace {
             bytes.copy_from_slice(text);
             return;
         }
-        self.set_string_at(found, key, text, Expiry::Keep);
+        self.update_string_at(found, key, text, Expiry::Keep);
     }
 
     /// Replaces the string of a looked-up key by a number's text, encoded as a string, as
@@ -727,7 +787,7 @@ impl Keyspace {
             if is_alive(&entry) {
                 return Some(entry.key().to_vec());
             }
-            if !self.hides_expired {
+            if !self.mode.hides_expired {
                 self.remove_expired(slot);
                 continue;
             }
@@ -767,8 +827,13 @@ impl Keyspace {
         self.touch_all(database, database, keys as u64);
         if self.tables.undo.is_recording() {
             self.semaphores.note_all(database);
-        } else if let Some(known) = self.semaphores.clear(database) {
-            self.lazyfree.discard_index(known, 0);
+        } else {
+            if let Some(known) = self.semaphores.clear(database) {
+                self.lazyfree.discard_index(known, 0);
+            }
+            if let Some(sessions) = self.permits.clear(database) {
+                self.lazyfree.discard_index(sessions, 0);
+            }
         }
         let bytes = self.estimate_bytes(database);
         let fields = std::mem::take(&mut self.fields[database]);
@@ -810,6 +875,7 @@ impl Keyspace {
         self.tables.swap(a, b);
         self.fields.swap(a, b);
         self.semaphores.swap(a, b);
+        self.tracking.note_all();
     }
 
     /// Whether a change concerns clients that wait or locks that are held: the gate must call
@@ -865,6 +931,17 @@ impl Keyspace {
         self.dirty += changes;
     }
 
+    /// Records a change of a stream's pending entries: it wakes those that wait to claim some.
+    #[inline]
+    pub fn pending_changed(&mut self, key: &[u8]) {
+        let database = self.selected;
+        if !self.waiting.is_empty()
+            && self.waiting.first(database, key, Wanted::StreamClaim).is_some()
+        {
+            self.waiting.note_change(database, key);
+        }
+    }
+
     /// Records a change of a key everywhere except in events. Every change of a key's value,
     /// deadline or existence must call this.
     #[inline]
@@ -884,8 +961,7 @@ impl Keyspace {
         self.tracking.note_change(key, cause == Cause::Client);
     }
 
-    /// Records a change of all keys of a database, and of keys that come from the `other` one. As
-    /// in Redis, tracking clients are not notified of exchanged databases.
+    /// Records a change of all keys of a database, and of keys that come from the `other` one.
     fn touch_all(&mut self, database: DbIndex, other: DbIndex, changes: u64) {
         self.dirty += changes;
         self.waiting.note_all(database);
@@ -898,6 +974,21 @@ impl Keyspace {
     pub fn notify(&mut self, class: KeyspaceEvents, event: &'static str, key: &[u8]) {
         if self.events.wants(class) {
             self.events.push(event, self.selected, key);
+        }
+    }
+
+    /// Announces the fields of a hash that an event is about, if `notify-keyspace-events` asks for
+    /// fields.
+    #[inline]
+    pub fn notify_fields<'f>(
+        &mut self,
+        event: &'static str,
+        key: &[u8],
+        fields: impl Iterator<Item = &'f [u8]>,
+    ) {
+        if self.events.wants_fields() {
+            let fields = fields.map(Box::from).collect();
+            self.events.push_fields(event, self.selected, key, fields);
         }
     }
 }

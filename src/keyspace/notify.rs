@@ -9,6 +9,8 @@ pub struct Event {
     pub name: &'static str,
     pub database: DbIndex,
     pub key: Box<[u8]>,
+    /// The fields of a hash that it is about, for the channels of fields; None: for those of keys.
+    pub fields: Option<Vec<Box<[u8]>>>,
 }
 
 /// The wanted classes, and the events to be published.
@@ -25,9 +27,9 @@ impl Default for Events {
 }
 
 impl Events {
-    /// Sets the wanted classes. Without K or E nothing is ever published.
+    /// Sets the wanted classes. Without K, E, or a letter of fields nothing is ever published.
     pub fn set_classes(&mut self, classes: KeyspaceEvents) {
-        let published = classes.intersects(KeyspaceEvents::KEYSPACE | KeyspaceEvents::KEYEVENT);
+        let published = classes.intersects(KeyspaceEvents::OF_KEYS | KeyspaceEvents::OF_FIELDS);
         self.classes = if published { classes } else { KeyspaceEvents::empty() };
     }
 
@@ -42,7 +44,29 @@ impl Events {
 
     #[cold]
     pub fn push(&mut self, name: &'static str, database: DbIndex, key: &[u8]) {
-        self.pending.push(Event { name, database, key: key.into() });
+        if self.wants(KeyspaceEvents::OF_KEYS) {
+            self.pending.push(Event { name, database, key: key.into(), fields: None });
+        }
+    }
+
+    /// Whether events about fields of hashes are wanted.
+    #[inline]
+    pub fn wants_fields(&self) -> bool {
+        self.classes.intersects(KeyspaceEvents::OF_FIELDS) && self.wants(KeyspaceEvents::HASH)
+    }
+
+    #[cold]
+    pub fn push_fields(
+        &mut self,
+        name: &'static str,
+        database: DbIndex,
+        key: &[u8],
+        fields: Vec<Box<[u8]>>,
+    ) {
+        let fields = Some(fields).filter(|fields| !fields.is_empty());
+        if fields.is_some() {
+            self.pending.push(Event { name, database, key: key.into(), fields });
+        }
     }
 
     #[inline]

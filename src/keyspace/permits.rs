@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::db_index::DbIndex;
-use crate::collections::sparse::Sparse;
 use crate::ids::ClientId;
+use crate::types::lock;
 
 /// An owner's permits of one semaphore.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ type Name = (DbIndex, Box<[u8]>, Box<[u8]>);
 #[derive(Default)]
 pub struct PermitSessions {
     sessions: BTreeMap<u64, (PermitSession, i64)>,
-    by_name: HashMap<Name, u64>,
+    by_name: BTreeMap<Name, u64>,
     by_client: HashMap<ClientId, BTreeSet<u64>>,
     /// The time of each session's next check: boot-time clock, microseconds.
     looks: BTreeSet<(i64, u64)>,
@@ -78,7 +78,6 @@ impl PermitSessions {
         self.note_undo(&name);
         let (session, at_us) = self.sessions.remove(&number)?;
         self.by_name.remove(&name);
-        self.by_name.shrink_if_sparse();
         self.looks.remove(&(at_us, number));
         if let Some(client) = session.client
             && let Some(own) = self.by_client.get_mut(&client)
@@ -120,10 +119,56 @@ impl PermitSessions {
         own.map(|session| session.key.clone()).collect()
     }
 
+    /// The session of an owner and a key.
+    pub fn of(&self, database: DbIndex, key: &[u8], owner: &[u8]) -> Option<&PermitSession> {
+        let number = self.by_name.get(&(database, key.into(), owner.into()))?;
+        self.sessions.get(number).map(|(session, _)| session)
+    }
+
     /// Takes out the session of an owner and a key.
     pub fn take(&mut self, database: DbIndex, key: &[u8], owner: &[u8]) -> Option<PermitSession> {
         let number = *self.by_name.get(&(database, key.into(), owner.into()))?;
         self.remove(number)
+    }
+
+    /// Forgets a permit that is no longer held, and with the owner's last one the session.
+    pub fn forget_permit(&mut self, database: DbIndex, key: &[u8], permit: &[u8]) {
+        if self.is_empty() {
+            return;
+        }
+        let name: Name = (database, key.into(), lock::owner_of_permit(permit).into());
+        let Some(&number) = self.by_name.get(&name) else { return };
+        self.note_undo(&name);
+        let Some((session, _)) = self.sessions.get_mut(&number) else { return };
+        session.permits.retain(|own| **own != *permit);
+        if session.permits.is_empty() {
+            self.remove(number);
+        }
+    }
+
+    /// Forgets the sessions of a semaphore that is gone.
+    pub fn forget_key(&mut self, database: DbIndex, key: &[u8]) {
+        let from = (database, key.into(), Box::default());
+        let of_key = self.by_name.range(from..);
+        let of_key = of_key.take_while(|(name, _)| name.0 == database && *name.1 == *key);
+        for number in of_key.map(|(_, number)| *number).collect::<Vec<_>>() {
+            self.remove(number);
+        }
+    }
+
+    /// Forgets the sessions of a database that is emptied. Returns what may take long to free.
+    pub fn clear(&mut self, database: DbIndex) -> Option<impl Send + 'static + use<>> {
+        let ends = [self.by_name.first_key_value(), self.by_name.last_key_value()];
+        if !self.is_empty() && ends.into_iter().flatten().all(|(name, _)| name.0 == database) {
+            let last_number = self.last_number;
+            return Some(std::mem::replace(self, Self { last_number, ..Self::default() }));
+        }
+        let from = (database, Box::default(), Box::default());
+        let own = self.by_name.range(from..).take_while(|(name, _)| name.0 == database);
+        for number in own.map(|(_, number)| *number).collect::<Vec<_>>() {
+            self.remove(number);
+        }
+        None
     }
 
     /// Makes changes from now on undoable until [`Self::end_undo`].
@@ -174,8 +219,9 @@ mod tests {
 
     fn session(key: &[u8], owner: &[u8], client: u64) -> PermitSession {
         let client = Some(ClientId { slot: 0, number: client });
+        let permits = [b"#1#1", b"#1#2"].map(|end| [owner, end].concat().into_boxed_slice());
+        let permits = Vec::from(permits);
         let (key, owner) = (key.into(), owner.into());
-        let permits = Vec::new();
         PermitSession {
             database: DbIndex::ZERO,
             key,
@@ -203,11 +249,34 @@ mod tests {
     }
 
     #[test]
+    fn sessions_go_with_their_permits_keys_and_databases() {
+        let mut sessions = PermitSessions::default();
+        for (key, owner) in [(b"j", b"a"), (b"k", b"a"), (b"k", b"b"), (b"l", b"a")] {
+            sessions.insert(session(key, owner, 1), 50);
+        }
+        let keys = |sessions: &PermitSessions| sessions.by_name.len();
+        sessions.forget_permit(DbIndex::ZERO, b"j", b"a#1#2");
+        sessions.forget_permit(DbIndex::ZERO, b"j", b"a#1#2");
+        assert_eq!(keys(&sessions), 4);
+        sessions.forget_permit(DbIndex::ZERO, b"j", b"a#1#1");
+        assert_eq!(keys(&sessions), 3);
+        sessions.forget_key(DbIndex::ZERO, b"k");
+        assert_eq!(keys(&sessions), 1);
+        let elsewhere = PermitSession { database: DbIndex::new(2), ..session(b"j", b"a", 1) };
+        sessions.insert(elsewhere, 50);
+        assert!(sessions.clear(DbIndex::new(1)).is_none() && keys(&sessions) == 2);
+        assert!(sessions.clear(DbIndex::ZERO).is_none() && keys(&sessions) == 1);
+        assert!(sessions.clear(DbIndex::new(2)).is_some() && sessions.is_empty());
+        assert_eq!((sessions.looks.len(), sessions.by_client.len()), (0, 0));
+    }
+
+    #[test]
     fn changes_are_undone_whatever_they_are() {
         let shown = |sessions: &PermitSessions| {
             let all = sessions.sessions.values();
-            let mut all: Vec<_> =
-                all.map(|(one, at_us)| (name_of(one), one.client, *at_us)).collect();
+            let mut all: Vec<_> = all
+                .map(|(one, at_us)| (name_of(one), one.permits.len(), one.client, *at_us))
+                .collect();
             all.sort();
             (all, sessions.looks.len(), sessions.by_client.len(), sessions.by_name.len())
         };
@@ -218,12 +287,17 @@ mod tests {
             sessions.begin_undo();
             for _ in 0..random.usize(..6) {
                 let (key, owner) = ([b'j' + random.u8(..3)], [b'a' + random.u8(..2)]);
-                match random.u32(..4) {
-                    0 | 1 => {
+                match random.u32(..7) {
+                    0 | 1 | 6 => {
                         let at_us = random.i64(..90);
                         sessions.insert(session(&key, &owner, random.u64(..3)), at_us);
                     }
                     2 => drop(sessions.take(DbIndex::ZERO, &key, &owner)),
+                    3 => sessions.forget_key(DbIndex::ZERO, &key),
+                    4 => {
+                        let permit = [&owner[..], b"#1#", &[b'1' + random.u8(..2)]].concat();
+                        sessions.forget_permit(DbIndex::ZERO, &key, &permit);
+                    }
                     _ => drop(sessions.take_of_client(ClientId { slot: 0, number: 1 })),
                 }
             }

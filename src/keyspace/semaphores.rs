@@ -208,6 +208,9 @@ impl Keyspace {
             let deadlines = set.map_or_else(Vec::new, |set| {
                 set.iter().map(|(deadline, _)| deadline as i64).collect()
             });
+            if deadlines.is_empty() {
+                self.permits.forget_key(database, &key);
+            }
             self.semaphores.set(database, &key, deadlines);
         }
         self.semaphores.advance(now_ms);

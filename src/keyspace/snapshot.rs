@@ -327,6 +327,18 @@ impl Keyspace {
             let slot = self.tables.load(database, hash, entry);
             let slot = slot.map_err(|entry| LoadedEntry { database, entry, hash })?;
             self.index_lock_at(database, slot);
+            // Pending entries have Unix times in files.
+            let is_stream = matches!(
+                self.tables[database].entry(slot).value(),
+                ValueRef::Object(Value::Stream(_))
+            );
+            let shift_ms = self.lease_shift_ms();
+            if is_stream
+                && shift_ms != 0
+                && let Some(stream) = self.tables.groups_mut(database, slot)
+            {
+                stream.groups.move_times(-shift_ms);
+            }
             let entry = self.tables[database].entry(slot);
             if let ValueRef::Object(Value::Hash(_)) = entry.value() {
                 let key = entry.key().to_vec();

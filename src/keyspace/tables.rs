@@ -24,6 +24,7 @@ use super::table_id::TableId;
 use super::undo::{Cleared, Undo};
 use crate::clock::{Deadline, Now};
 use crate::collections::hash::KeyHasher;
+use crate::collections::lent::Lender;
 use crate::collections::numbers::Numbers;
 use crate::collections::table::{Drained, Entry, NewValue, Owned, Slot, Table, ValueRef};
 use crate::types::Value;
@@ -85,6 +86,8 @@ pub(super) struct Tables {
     hasher: KeyHasher,
     pub undo: Undo,
     pub snapshot: Option<Box<Snapshot>>,
+    /// Whether values have been lent since [`Self::end_loans`].
+    has_lent: bool,
     /// Of a snapshot whose walk has ended and that is not written yet: bytes of entries that it has
     /// copied, and of parts that were copied before it began.
     pub walked: Option<(usize, usize)>,
@@ -110,6 +113,7 @@ impl Tables {
             hasher,
             undo: Undo::default(),
             snapshot: None,
+            has_lent: false,
             walked: None,
         }
     }
@@ -161,6 +165,28 @@ impl Tables {
     #[inline]
     pub fn set_access(&mut self, database: DbIndex, slot: Slot, access: u32) {
         self.tables[database].set_access(slot, access);
+    }
+
+    // ---- lending --------------------------------------------------------------------------------
+
+    /// [`Table::lend`].
+    pub fn lend<R>(
+        &mut self,
+        database: DbIndex,
+        slot: Slot,
+        lend: impl for<'x> FnOnce(ValueRef<'x, Value>, &mut Lender<'x, '_>) -> R,
+    ) -> R {
+        let table = &mut self.tables[database];
+        let result = table.lend(slot, lend);
+        self.has_lent |= table.has_loans();
+        result
+    }
+
+    /// Ends all loans: outputs that are still to be sent copy what was lent to them.
+    pub fn end_loans(&mut self) {
+        if std::mem::take(&mut self.has_lent) {
+            self.tables.iter_mut().for_each(Table::end_loans);
+        }
     }
 
     // ---- before changes -------------------------------------------------------------------------

@@ -8,7 +8,7 @@ use super::db_index::DbIndex;
 use crate::clock::Deadline;
 use crate::collections::table::{NewValue, Slot, ValueRef};
 use crate::config::KeyspaceEvents;
-use crate::types::Stored;
+use crate::types::{Stored, Value, lock};
 
 use super::{Cause, Key, Keyspace};
 
@@ -24,8 +24,11 @@ impl Keyspace {
         // This is for clients that wait for, watch or track the old name. The handler announces the
         // new one.
         self.touch(self.selected, from.bytes, 0, Cause::Client);
-        self.in_database(database, |db| db.note_moved_field_deadlines(slot, to.bytes));
-        self.in_database(database, |db| db.notify(KeyspaceEvents::NEW, "new", to.bytes));
+        self.in_database(database, |db| {
+            db.note_moved_field_deadlines(slot, to.bytes);
+            db.note_moved_permits(slot, to.bytes);
+            db.notify(KeyspaceEvents::NEW, "new", to.bytes);
+        });
         true
     }
 
@@ -37,23 +40,29 @@ impl Keyspace {
         };
         let entry = self.entry(slot);
         let deadline = entry.deadline();
-        match entry.value() {
+        // The table may move entries when it grows for the copy.
+        let copied;
+        let value = match entry.value() {
             ValueRef::Bytes { bytes, kind } => {
-                // The table may move entries when it grows for the copy.
-                let bytes = bytes.to_vec();
-                let value = NewValue::Bytes { bytes: &bytes, kind };
-                self.in_database(database, |db| db.insert(to, value, deadline));
+                copied = bytes.to_vec();
+                NewValue::Bytes { bytes: &copied, kind }
             }
-            ValueRef::Object(object) => {
-                let value = NewValue::Object(Box::new(object.clone()));
-                self.in_database(database, |db| {
-                    let slot = db.insert(to, value, deadline);
-                    db.note_moved_field_deadlines(slot, to.bytes);
-                });
-            }
-        }
-        self.in_database(database, |db| db.notify(KeyspaceEvents::NEW, "new", to.bytes));
+            ValueRef::Object(object) => NewValue::Object(Box::new(object.clone())),
+        };
+        self.in_database(database, |db| {
+            let slot = db.insert(to, value, deadline);
+            db.note_moved_field_deadlines(slot, to.bytes);
+            db.note_moved_permits(slot, to.bytes);
+            db.notify(KeyspaceEvents::NEW, "new", to.bytes);
+        });
         true
+    }
+
+    /// Notes a semaphore under its new name: its permits end by time.
+    fn note_moved_permits(&mut self, slot: Slot, key: &[u8]) {
+        if lock::is_semaphore(self.entry(slot).value()) {
+            self.semaphores.note(self.selected, key);
+        }
     }
 
     /// Sets a key to a value, replacing any other. Announces `new`.
@@ -63,8 +72,15 @@ impl Keyspace {
             Stored::Inline { kind, bytes } => {
                 self.insert(key, NewValue::Bytes { bytes: &bytes, kind }, deadline)
             }
-            Stored::Boxed(value) => {
+            Stored::Boxed(mut value) => {
+                // Pending entries that come from elsewhere have Unix times.
+                if let Value::Stream(stream) = &mut value
+                    && self.lease_shift_ms() != 0
+                {
+                    stream.groups.move_times(-self.lease_shift_ms());
+                }
                 let slot = self.insert(key, NewValue::Object(Box::new(value)), deadline);
+                self.note_loaded_producers(slot);
                 self.note_moved_field_deadlines(slot, key.bytes);
                 slot
             }

@@ -37,7 +37,7 @@ use crate::clock::Deadline;
 use crate::collections::table::{Owned, Table, ValueRef};
 use crate::types::Value;
 use crate::types::journal::Journal;
-use crate::types::stream::{Groups, Stream};
+use crate::types::stream::Stream;
 
 /// Capacity kept from one script to the next: steps and bytes.
 const STEPS_KEPT: usize = 256;
@@ -79,8 +79,8 @@ enum Before {
         key: Span,
         first: usize,
     },
-    /// The groups of the key's stream.
-    Groups(Span, Box<Groups>),
+    /// The key's stream without its entries: its groups and producers.
+    Groups(Span, Box<Stream>),
     /// The key's deadline; its value did not change.
     Deadline(Span, Option<Deadline>),
     /// The key was moved here from another one.
@@ -353,12 +353,13 @@ impl Undo {
         {
             return;
         }
-        if self.take_room_for_copy(database, key, stream.groups_heap_bytes())
+        if self.take_room_for_copy(database, key, stream.heap_bytes_beside_entries())
             && self.take_room(size_of::<Step>() + key.bytes.len())
         {
             let step = self.steps.len();
             let span = self.push_key(key.bytes);
-            self.push(database, key.hash, Before::Groups(span, Box::new(stream.groups.clone())));
+            let copy = Box::new(stream.beside_entries());
+            self.push(database, key.hash, Before::Groups(span, copy));
             let known = self.known.entry(place(database, key.hash));
             match known.or_insert(Known::elements(0)) {
                 Known::Elements { groups, .. } => *groups = Some(step),
@@ -509,12 +510,12 @@ impl Keyspace {
                     self.touch(database, key, 0, Cause::Client);
                 }
             }
-            Before::Groups(span, groups) => {
+            Before::Groups(span, copy) => {
                 let key = span.of(bytes);
                 if let Some(slot) = self.tables[database].find(hash, key)
                     && let Some(stream) = self.tables.groups_mut(database, slot)
                 {
-                    stream.groups = *groups;
+                    stream.put_back_beside_entries(*copy);
                     self.touch(database, key, 0, Cause::Client);
                 }
             }

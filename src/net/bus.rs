@@ -20,7 +20,7 @@ use super::http::LAST_TOKEN as LAST_OF_HTTP;
 use super::listener::{Listener, set_keepalive};
 use super::stream::{Address, Stream};
 use crate::cluster::action::LinkId;
-use link::{Link, Reading};
+use link::{Link, Step};
 
 pub mod link;
 #[cfg(test)]
@@ -125,12 +125,6 @@ impl Default for Bus {
             limit_exceeded: 0,
         }
     }
-}
-
-/// Whether a token is one of these connections or listeners.
-#[inline]
-pub fn is_own(token: Token) -> bool {
-    (LAST_TOKEN + 1..=FIRST_LISTENER).contains(&token.0)
 }
 
 impl Bus {
@@ -267,8 +261,8 @@ impl Bus {
         let entry = self.links.vacant_entry();
         let slot = entry.key();
         // Both directions, edge-triggered: announced when they change.
-        link.stream.register(registry, Token(FIRST_LINK - slot))?;
-        link.stream.reregister(registry, Token(FIRST_LINK - slot), true)?;
+        link.stream.stream_mut().register(registry, Token(FIRST_LINK - slot))?;
+        link.stream.stream_mut().reregister(registry, Token(FIRST_LINK - slot), true)?;
         self.by_id.insert(link.id, slot);
         entry.insert(link);
         self.enqueue(slot);
@@ -276,11 +270,8 @@ impl Bus {
     }
 
     /// Notes an event's announcement.
-    pub fn look(&mut self, event: &Event) {
+    pub fn note_readiness(&mut self, event: &Event) {
         let token = event.token();
-        if !is_own(token) {
-            return;
-        }
         if token.0 > FIRST_LINK {
             let index = FIRST_LISTENER - token.0;
             if !self.accepts.contains(&index) {
@@ -290,7 +281,7 @@ impl Bus {
         }
         let slot = FIRST_LINK - token.0;
         let Some(link) = self.links.get_mut(slot) else { return };
-        link.look(event);
+        link.stream.note(event);
         self.enqueue(slot);
     }
 
@@ -299,7 +290,7 @@ impl Bus {
         self.accepts = (0..self.listeners.len()).collect();
         let slots: Vec<usize> = self.links.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
-            self.links[slot].look_anyway();
+            self.links[slot].stream.assume_ready();
             self.enqueue(slot);
         }
     }
@@ -351,12 +342,12 @@ impl Bus {
             self.scratch = vec![0; READ_BYTES];
         }
         match link.go_on(&mut self.scratch) {
-            Reading::Waits => Progress::Waits,
-            Reading::GoesOn => {
+            Step::Waits => Progress::Waits,
+            Step::GoesOn => {
                 self.enqueue(slot);
                 Progress::Waits
             }
-            Reading::Connected(local) => {
+            Step::Connected(local) => {
                 self.enqueue(slot);
                 match link_is_accepted(id) {
                     true => Progress::Waits,
@@ -364,19 +355,19 @@ impl Bus {
                 }
             }
             // Bytes from a connection that only sends its last messages are ignored.
-            Reading::Bytes(_) if !is_known => {
+            Step::Bytes(_) if !is_known => {
                 self.enqueue(slot);
                 Progress::Waits
             }
-            Reading::Bytes(count) => {
+            Step::Bytes(count) => {
                 let mut bytes = std::mem::take(&mut link.input);
                 bytes.extend_from_slice(&self.scratch[..count]);
-                if link.may_read() {
+                if link.stream.may_read() {
                     self.enqueue(slot);
                 }
                 Progress::Bytes(id, bytes)
             }
-            Reading::Ended => {
+            Step::Ended => {
                 self.remove(slot);
                 if is_known { Progress::Ended(id) } else { Progress::Waits }
             }
@@ -451,7 +442,7 @@ impl Bus {
         let Some(slot) = self.by_id.remove(&id) else { return };
         let link = &mut self.links[slot];
         link.is_closing = true;
-        if !link.is_open() || !link.has_output() {
+        if !link.stream.is_open() || !link.has_output() {
             self.remove(slot);
             return;
         }

@@ -65,12 +65,6 @@ impl<J> Default for Http<J> {
     }
 }
 
-/// Whether a token is one of these connections or listeners.
-#[inline]
-pub fn is_own(token: Token) -> bool {
-    (LAST_TOKEN + 1..=FIRST_CONNECTION).contains(&token.0)
-}
-
 impl<J> Http<J> {
     /// Replaces the listeners. The open connections stay. Listeners beyond the number of tokens are
     /// dropped.
@@ -115,11 +109,8 @@ impl<J> Http<J> {
     }
 
     /// Notes an event's announcement.
-    pub fn look(&mut self, event: &Event) {
+    pub fn note_readiness(&mut self, event: &Event) {
         let token = event.token().0;
-        if !is_own(event.token()) {
-            return;
-        }
         if token <= FIRST_LISTENER {
             let index = FIRST_LISTENER - token;
             if !self.accepts.contains(&index) {
@@ -129,7 +120,7 @@ impl<J> Http<J> {
         }
         let slot = FIRST_CONNECTION - token;
         if let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_deref_mut) {
-            connection.look(event);
+            connection.note_readiness(event);
             self.enqueue(slot);
         }
     }

@@ -1,5 +1,5 @@
-//! Connections to other servers that the loop serves: for MIGRATE, and for moving slots. The loop
-//! never waits for one.
+//! Connections to other servers that the loop serves: for MIGRATE, and for slot migrations. The
+//! loop never waits for one.
 //!
 //! A line has a user, or is kept idle for a while for the next user of the same server.
 
@@ -10,7 +10,7 @@ use mio::{Registry, Token};
 use slab::Slab;
 
 use super::bus::LAST_TOKEN as LAST_OF_BUS;
-use super::primary::{Reading, Socket};
+use super::primary::{ReadResult, Socket};
 
 /// Lines at once.
 const LINES_MAX: usize = 1024;
@@ -23,7 +23,8 @@ const READ_BYTES: usize = 64 * 1024;
 
 /// Tokens below those of the cluster bus.
 const FIRST_TOKEN: usize = LAST_OF_BUS;
-const LAST_TOKEN: usize = FIRST_TOKEN - LINES_MAX;
+/// The next lower token is free.
+pub const LAST_TOKEN: usize = FIRST_TOKEN - LINES_MAX;
 
 /// The server at the other end, as it was named, and whether TLS is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,12 +51,6 @@ pub struct Line {
 pub struct Lines {
     lines: Slab<Line>,
     scratch: Vec<u8>,
-}
-
-/// Whether a token is one of these connections.
-#[inline]
-pub fn is_own(token: Token) -> bool {
-    (LAST_TOKEN + 1..=FIRST_TOKEN).contains(&token.0)
 }
 
 impl Lines {
@@ -89,24 +84,21 @@ impl Lines {
     }
 
     /// Notes an event's announcement.
-    pub fn look(&mut self, event: &Event) {
-        let token = event.token();
-        if is_own(token)
-            && let Some(line) = self.lines.get_mut(FIRST_TOKEN - token.0)
-        {
+    pub fn note_readiness(&mut self, event: &Event) {
+        if let Some(line) = self.lines.get_mut(FIRST_TOKEN - event.token().0) {
             line.socket.note(event);
         }
     }
 
     /// Reads once, and adds the bytes to the line's input.
-    pub fn read(&mut self, line: usize) -> Reading {
-        let Some(line) = self.lines.get_mut(line) else { return Reading::Ended(None) };
+    pub fn read(&mut self, line: usize) -> ReadResult {
+        let Some(line) = self.lines.get_mut(line) else { return ReadResult::Ended(None) };
         if !line.socket.may_read() {
-            return Reading::Nothing;
+            return ReadResult::Nothing;
         }
         self.scratch.resize(READ_BYTES, 0);
         let reading = line.socket.read(&mut self.scratch);
-        if let Reading::Bytes(count) = reading {
+        if let ReadResult::Bytes(count) = reading {
             line.input.extend_from_slice(&self.scratch[..count]);
         }
         reading
@@ -118,12 +110,12 @@ impl Lines {
             let is_it = |(_, line): &(usize, &Line)| line.idle_us.is_some() && line.peer == *peer;
             let (number, _) = self.lines.iter().find(is_it)?;
             match self.read(number) {
-                Reading::Nothing => {
+                ReadResult::Nothing => {
                     self.lines[number].idle_us = None;
                     return Some(number);
                 }
                 // The other end has closed, or has sent something unrequested.
-                Reading::Ended(_) | Reading::Bytes(_) => self.close(number),
+                ReadResult::Ended(_) | ReadResult::Bytes(_) => self.close(number),
             }
         }
     }

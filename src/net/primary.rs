@@ -4,13 +4,16 @@
 //! The socket stays in the state while the link is taken out of the state to work: a script in the
 //! stream may keep the server busy, and nested turns then note readiness and send acknowledgements.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use mio::event::Event;
 use mio::{Registry, Token};
 
+pub use super::ready::ReadResult;
+use super::ready::ReadyStream;
 use super::stream::Stream;
 use super::tls::stream::Handshake;
 use crate::persist::saver::lock;
@@ -30,11 +33,6 @@ pub struct Socket {
     phase: SocketState,
     /// The address connected to, once known.
     pub address: Option<SocketAddr>,
-    /// There may be bytes to read that the system will not announce again.
-    pub can_read: bool,
-    can_write: bool,
-    /// The other end has closed: reading continues after a short read, until the end.
-    is_closed: bool,
     /// Requests to be sent. The first `sent` bytes are sent already.
     outgoing: Vec<u8>,
     sent: usize,
@@ -47,22 +45,17 @@ pub struct Socket {
 /// The state of the connection itself.
 enum SocketState {
     Resolving(Resolving),
-    Connecting(Stream),
-    Connected(Stream),
-}
-
-/// The result of a read.
-pub enum Reading {
-    Bytes(usize),
-    Nothing,
-    /// The connection has ended, with an error or without.
-    Ended(Option<io::Error>),
+    Connection(ReadyStream),
 }
 
 impl Socket {
     /// A connection being established to an address. `next_period_us`: as [`Self::next_period_us`].
     pub fn connecting(stream: Stream, address: SocketAddr, next_period_us: i64) -> Self {
-        Self::new(SocketState::Connecting(stream), Some(address), next_period_us)
+        Self::new(
+            SocketState::Connection(ReadyStream::connecting(stream)),
+            Some(address),
+            next_period_us,
+        )
     }
 
     /// A connection to a host name, which a thread resolves; then the thread calls `wake`. Errors:
@@ -79,55 +72,57 @@ impl Socket {
     }
 
     fn new(phase: SocketState, address: Option<SocketAddr>, next_period_us: i64) -> Self {
-        Socket {
-            phase,
-            address,
-            can_read: false,
-            can_write: false,
-            is_closed: false,
-            outgoing: Vec::new(),
-            sent: 0,
-            others: Vec::new(),
-            next_period_us,
-        }
-    }
-
-    /// Notes readiness events.
-    pub fn look(&mut self, events: &mio::Events) {
-        events.iter().filter(|event| event.token() == PRIMARY).for_each(|event| self.note(event));
+        Socket { phase, address, outgoing: Vec::new(), sent: 0, others: Vec::new(), next_period_us }
     }
 
     /// Notes a readiness event.
     pub fn note(&mut self, event: &Event) {
-        let is_over = event.is_read_closed() || event.is_error();
-        self.can_read |= event.is_readable() || is_over;
-        self.can_write |= event.is_writable() || event.is_error();
-        self.is_closed |= is_over;
+        if let SocketState::Connection(stream) = &mut self.phase {
+            stream.note(event);
+        }
+    }
+
+    /// As [`ReadyStream::await_ready`]. Does not wait for a thread that resolves.
+    pub fn await_ready(&mut self, timeout: Duration) -> bool {
+        let has_more = self.unsent() > 0;
+        match &mut self.phase {
+            SocketState::Connection(stream) => stream.await_ready(has_more, timeout),
+            SocketState::Resolving(_) => false,
+        }
+    }
+
+    fn connection(&self) -> Option<&ReadyStream> {
+        match &self.phase {
+            SocketState::Connection(stream) => Some(stream),
+            SocketState::Resolving(_) => None,
+        }
     }
 
     /// The established connection.
     pub fn stream(&self) -> Option<&Stream> {
-        match &self.phase {
-            SocketState::Connected(stream) => Some(stream),
-            _ => None,
-        }
+        self.connection().filter(|stream| stream.is_open()).map(ReadyStream::stream)
     }
 
     /// The connection, established or not.
     pub fn stream_mut(&mut self) -> Option<&mut Stream> {
         match &mut self.phase {
-            SocketState::Connecting(stream) | SocketState::Connected(stream) => Some(stream),
+            SocketState::Connection(stream) => Some(stream.stream_mut()),
             SocketState::Resolving(_) => None,
         }
     }
 
     pub fn is_connected(&self) -> bool {
-        matches!(self.phase, SocketState::Connected(_))
+        self.stream().is_some()
+    }
+
+    /// Whether a thread still looks for the address.
+    pub fn is_resolving(&self) -> bool {
+        matches!(self.phase, SocketState::Resolving(_))
     }
 
     /// Whether a read may find bytes.
     pub fn may_read(&self) -> bool {
-        self.can_read && !matches!(self.phase, SocketState::Resolving(_))
+        self.connection().is_some_and(ReadyStream::may_read)
     }
 
     /// The address that a thread has found for the host name, once.
@@ -152,51 +147,24 @@ impl Socket {
 
     /// Continues with a connection to the address that was found.
     pub fn connect(&mut self, stream: Stream) {
-        self.phase = SocketState::Connecting(stream);
+        self.phase = SocketState::Connection(ReadyStream::connecting(stream));
     }
 
     /// Continues to connect. True: the connection has just been established.
     pub fn continue_connecting(&mut self) -> io::Result<bool> {
-        let SocketState::Connecting(stream) = &mut self.phase else { return Ok(false) };
-        if !self.can_write && !self.can_read {
-            return Ok(false);
-        }
-        let shaken = if stream.is_connected()? { stream.handshake()? } else { Handshake::Waits };
-        match shaken {
-            Handshake::Done => {}
-            Handshake::Unfinished => return Ok(false),
-            Handshake::Waits => {
-                (self.can_read, self.can_write) = (false, false);
-                return Ok(false);
+        match &mut self.phase {
+            SocketState::Connection(stream) if !stream.is_open() => {
+                Ok(stream.open()? == Handshake::Done)
             }
+            _ => Ok(false),
         }
-        // Bytes after the handshake may be buffered already.
-        (self.can_read, self.can_write) = (true, true);
-        let waiting = SocketState::Resolving(Resolving::default());
-        if let SocketState::Connecting(stream) = std::mem::replace(&mut self.phase, waiting) {
-            self.phase = SocketState::Connected(stream);
-        }
-        Ok(true)
     }
 
     /// Reads once.
-    pub fn read(&mut self, buffer: &mut [u8]) -> Reading {
-        let SocketState::Connected(stream) = &mut self.phase else { return Reading::Nothing };
-        match stream.read(buffer) {
-            Ok(0) => {
-                self.can_read = false;
-                Reading::Ended(None)
-            }
-            Ok(count) => {
-                self.can_read = count == buffer.len() || self.is_closed || stream.has_more();
-                Reading::Bytes(count)
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.can_read = false;
-                Reading::Nothing
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Reading::Nothing,
-            Err(error) => Reading::Ended(Some(error)),
+    pub fn read(&mut self, buffer: &mut [u8]) -> ReadResult {
+        match &mut self.phase {
+            SocketState::Connection(stream) => stream.read(buffer),
+            SocketState::Resolving(_) => ReadResult::Nothing,
         }
     }
 
@@ -213,36 +181,24 @@ impl Socket {
 
     /// Whether [`Self::write`] may send something now.
     pub fn may_write(&self) -> bool {
-        self.can_write && self.is_connected()
+        self.connection().is_some_and(ReadyStream::may_write)
     }
 
     /// Sends as much as the system takes.
     pub fn write(&mut self) -> io::Result<()> {
-        let SocketState::Connected(stream) = &mut self.phase else { return Ok(()) };
-        while self.sent < self.outgoing.len() && self.can_write {
-            match stream.write(&self.outgoing[self.sent..]) {
-                Ok(sent) => self.sent += sent,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.can_write = false,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
+        let SocketState::Connection(stream) = &mut self.phase else { return Ok(()) };
+        while self.sent < self.outgoing.len() && stream.may_write() {
+            self.sent += stream.write(&[IoSlice::new(&self.outgoing[self.sent..])])?;
         }
         if self.sent == self.outgoing.len() {
             self.outgoing.clear();
             self.sent = 0;
         }
-        if self.can_write && stream.has_unsent() {
-            match stream.flush() {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.can_write = false,
-                flushed => flushed?,
-            }
-        }
-        Ok(())
+        stream.flush()
     }
 
-    pub fn close(self, registry: &Registry) {
-        if let SocketState::Connecting(mut stream) | SocketState::Connected(mut stream) = self.phase
-        {
+    pub fn close(mut self, registry: &Registry) {
+        if let Some(stream) = self.stream_mut() {
             // If the system has dropped the socket already, deregistering fails harmlessly.
             let _ = stream.deregister(registry);
         }

@@ -10,6 +10,8 @@ use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
 use rustls::{ClientConfig, ServerConfig};
 
+use crate::sys::read::append;
+
 use super::tls::NameField;
 use super::tls::stream::{Handshake, TlsStream};
 
@@ -76,24 +78,22 @@ impl Stream {
 
     /// This end's address, without the port.
     pub fn local_ip(&self) -> Option<IpAddr> {
-        let socket = match self {
-            Stream::Tcp(socket) => socket,
-            Stream::Tls(stream) => &stream.socket,
-            Stream::Unix(_) => return None,
-        };
-        Some(socket.local_addr().ok()?.ip().to_canonical())
+        Some(self.tcp()?.local_addr().ok()?.ip().to_canonical())
     }
 
     /// Whether a connecting socket is connected now. Errors: connecting failed.
     pub fn is_connected(&self) -> io::Result<bool> {
-        let socket = match self {
-            Stream::Tcp(socket) => socket,
-            Stream::Tls(stream) => &stream.socket,
-            Stream::Unix(_) => return Ok(true),
-        };
-        match socket.take_error()? {
+        match self.tcp().map(TcpStream::take_error).transpose()?.flatten() {
             Some(error) => Err(error),
-            None => Ok(socket.peer_addr().is_ok()),
+            None => Ok(self.tcp().is_none_or(|socket| socket.peer_addr().is_ok())),
+        }
+    }
+
+    fn tcp(&self) -> Option<&TcpStream> {
+        match self {
+            Stream::Tcp(socket) => Some(socket),
+            Stream::Tls(stream) => Some(&stream.socket),
+            Stream::Unix(_) => None,
         }
     }
 
@@ -174,6 +174,15 @@ impl Stream {
     #[inline]
     pub fn has_more(&self) -> bool {
         matches!(self, Stream::Tls(stream) if stream.has_more())
+    }
+
+    /// Reads at most this number of bytes to the end of a vector, which does not grow. None: this
+    /// kind of stream has to decode its bytes elsewhere.
+    pub fn read_to_spare(&self, buffer: &mut Vec<u8>, most: usize) -> Option<io::Result<usize>> {
+        match self {
+            Stream::Tcp(_) | Stream::Unix(_) => Some(append(self.as_fd(), buffer, most)),
+            Stream::Tls(_) => None,
+        }
     }
 
     /// Continues a handshake, without blocking.

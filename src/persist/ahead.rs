@@ -130,7 +130,7 @@ pub enum Record {
     },
     /// The source text of a function library.
     Function(Vec<u8>),
-    /// A move of slots that has not ended: its name.
+    /// A slot migration that has not ended: its name.
     SlotImport {
         name: Vec<u8>,
         ranges: SlotRanges,

@@ -20,7 +20,7 @@ use std::time::Duration;
 use super::aof::BaseFormat;
 use super::aof::rewrite::CommandWriter;
 use super::leftovers;
-use super::rdb::{Encoder, SavedEntry, Version, WriteError, Writer};
+use super::rdb::{Encoder, LeaseTimes, Newer, SavedEntry, Version, WriteError, Writer};
 use crate::clock::Now;
 use crate::config::system_text;
 use crate::keyspace::snapshot::{Chunk, Walked};
@@ -72,6 +72,9 @@ impl Form {
     }
 }
 
+/// The field with a script's source, as Redis up to 6.2 has it. Later versions skip it.
+pub const SCRIPT_FIELD: &str = "lua";
+
 /// The content of a file besides the entries, and how it is written.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -86,11 +89,14 @@ pub struct Plan {
     pub aux: Vec<(&'static str, Vec<u8>)>,
     /// The source texts of function libraries.
     pub functions: Vec<Vec<u8>>,
+    /// The source texts of scripts that survive a restart, the last used one last.
+    pub scripts: Vec<Arc<[u8]>>,
     pub access: SavedAccess,
     /// The time of the snapshot.
     pub now: Now,
     /// The difference between the wall clock and the boot-time clock, to convert deadlines.
     pub wall_offset_ms: i64,
+    pub leases: LeaseTimes,
     /// For each database: the number of keys, and of those with a deadline.
     pub databases: PerDatabase<(u64, u64)>,
     /// The LRU clock.
@@ -104,25 +110,30 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan for a file that is saved now. `volatile`: its version if fields of hashes have
-    /// deadlines.
-    pub fn new(db: &Keyspace, functions: Vec<Vec<u8>>, volatile: Version) -> Plan {
+    /// The plan for a file that is saved now.
+    pub fn new(db: &Keyspace, functions: Vec<Vec<u8>>, newer: Newer) -> Plan {
         let databases = PerDatabase::new(db.databases(), |database| {
             let table = db.table_of(database);
             (table.len() as u64, table.volatile_len() as u64)
         });
         Plan {
             form: Form::Rdb,
-            // Only deadlines of fields need a later version.
-            version: if db.has_volatile_fields() { volatile } else { Version::REDIS_10 },
+            version: match () {
+                // It has deadlines of fields too.
+                () if newer.producers && db.may_have_producers() => Version::REDIS_13,
+                () if db.has_volatile_fields() => newer.volatile,
+                () => Version::REDIS_10,
+            },
             compresses: true,
             checks: true,
             starts_writeback: true,
             aux: Vec::new(),
             functions,
+            scripts: Vec::new(),
             access: SavedAccess::None,
             now: db.now(),
-            wall_offset_ms: db.told_offset_ms(),
+            wall_offset_ms: db.shown_offset_ms(),
+            leases: LeaseTimes { shift_ms: db.lease_shift_ms(), latest_ms: None },
             databases,
             lru_clock: db.lru_clock(),
             key_delay: 0,
@@ -203,13 +214,16 @@ impl<'a> FileSaver<'a> {
         let paced = PacedFile { file: FileWriter(file), rests, since_rest: 0, aborted };
         let writer = match plan.form {
             Form::Rdb => {
-                let mut encoder = Encoder::new(plan.compresses);
+                let mut encoder = Encoder::new(plan.compresses).with_leases(plan.leases);
                 if rests {
                     encoder.rest = || std::thread::sleep(REST);
                 }
                 let mut writer = Writer::new(paced, plan.version, encoder, plan.checks)?;
                 for (name, value) in &plan.aux {
                     writer.aux(name.as_bytes(), value)?;
+                }
+                for text in &plan.scripts {
+                    writer.aux(SCRIPT_FIELD.as_bytes(), text)?;
                 }
                 for text in &plan.functions {
                     writer.function(text)?;
@@ -218,9 +232,13 @@ impl<'a> FileSaver<'a> {
             }
             Form::Commands { has_timestamps } => {
                 let time = has_timestamps.then(|| plan.now.unix_seconds());
-                let mut writer = CommandWriter::new(paced, time);
+                let has_producers = plan.version.is_redis_since(Version::REDIS_13);
+                let mut writer = CommandWriter::new(paced, time, plan.leases, has_producers);
+                for text in &plan.scripts {
+                    writer.load([b"SCRIPT", b"LOAD", text])?;
+                }
                 for text in &plan.functions {
-                    writer.function(text)?;
+                    writer.load([b"FUNCTION", b"LOAD", text])?;
                 }
                 FormWriter::Commands(writer)
             }
@@ -536,7 +554,7 @@ mod tests {
     #[test]
     fn a_save_whose_thread_panics_fails() {
         let mut db = Keyspace::new(1, KeyHasher::new([3, 4]), Clock::System.now());
-        let plan = Plan::new(&db, Vec::new(), Version::VALKEY_80);
+        let plan = Plan::new(&db, Vec::new(), Newer::default());
         let background = Background::Later(Arc::default());
         let file = Arc::new(PanickingFile);
         let mut job = Job::begin(&mut db, file, None, plan, Arc::new(|| {}), &background).unwrap();

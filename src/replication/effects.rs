@@ -12,8 +12,8 @@
 //! positions within a unit count from its first byte.
 //!
 //! Requests are encoded as arrays of bulk strings. Redis 7.0.15's stream is the model, byte for
-//! byte; commands it does not know are repeated as ones it knows. Nothing is encoded while neither
-//! log nor replicas need it.
+//! byte; commands it does not know are replicated as ones it knows. Nothing is encoded while
+//! neither log nor replicas need it.
 
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ const SPREAD_BYTES: usize = 1 << 20;
 const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
 const EXEC: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
 
-/// Where a request is repeated: `redis.set_repl`.
+/// Where a request is replicated: `redis.set_repl`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RepeatedAt {
     pub log: bool,
@@ -58,13 +58,13 @@ pub struct Effects {
     is_gathering: bool,
     /// Units that have ended and were not taken.
     ended: u64,
-    /// Where the next requests are repeated.
+    /// Where the next requests are replicated.
     at: RepeatedAt,
     /// Whether MULTI comes before the SELECT: `compatible-with valkey-9`.
     pub multi_first: bool,
     /// Bytes of all requests that commands have added, without SELECT.
     added: u64,
-    /// Ranges of the stream that are not repeated everywhere, in order.
+    /// Ranges of the stream that are not replicated everywhere, in order.
     withheld: Vec<(Range<usize>, RepeatedAt)>,
 }
 
@@ -108,7 +108,7 @@ pub struct Mark {
 }
 
 impl Effects {
-    /// Whether a log, backlog or DEBUG EFFECTS takes the stream. If not, nothing need be prepared.
+    /// Whether an AOF, backlog or DEBUG EFFECTS takes the stream. If not, nothing need be prepared.
     #[inline]
     pub fn is_heard(&self) -> bool {
         self.heard
@@ -180,7 +180,7 @@ impl Effects {
         }
     }
 
-    /// Sets where the next requests are repeated. Expiry and eviction are always repeated
+    /// Sets where the next requests are replicated. Expiry and eviction always are
     /// everywhere.
     pub fn repeat_at(&mut self, at: RepeatedAt) {
         self.at = at;
@@ -236,7 +236,7 @@ impl Effects {
         self.unit.kept.push(Kept { database: *database, range, at: RepeatedAt::ALL });
     }
 
-    /// Adds a message, which replicas repeat but the log does not. A rollback keeps it: it was
+    /// Adds a message, which replicas get but the AOF does not. A rollback keeps it: it was
     /// delivered.
     pub fn push_message<'a>(
         &mut self,
@@ -351,7 +351,7 @@ impl Effects {
         self.drop_ended(end);
     }
 
-    /// As [`Self::take`], with separate streams for the log and for replicas.
+    /// As [`Self::take`], with separate streams for the AOF and for replicas.
     pub fn take_apart(&mut self, read: impl FnOnce(&[u8], &[u8])) {
         if self.withheld.is_empty() {
             return self.take(|stream| read(stream, stream));
@@ -430,7 +430,7 @@ fn encode_select(database: DbIndex, stream: &mut Vec<u8>) {
     encode([b"SELECT", database], stream);
 }
 
-/// The expired and evicted keys that are repeated as UNLINK rather than DEL.
+/// The expired and evicted keys that are replicated as UNLINK rather than DEL.
 #[derive(Clone, Copy)]
 pub struct Unlinks {
     pub expired: bool,

@@ -51,7 +51,7 @@ pub struct Following {
     pub selected: DbIndex,
     /// When something was last received from the primary, or a connection attempted: boot-time
     /// clock, microseconds.
-    pub heard_us: i64,
+    pub last_sign_us: i64,
     /// The link's number among those of clients, and the time since which it is up: boot-time
     /// clock, microseconds.
     pub number: u64,
@@ -86,7 +86,7 @@ impl Following {
             progress: Progress::Connect,
             knows_history: false,
             selected: DbIndex::ZERO,
-            heard_us: 0,
+            last_sign_us: 0,
             number: 0,
             up_since_us: 0,
             attempts: 0,

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::cluster::node::NodeId;
 use crate::collections::hash_slot::SlotRanges;
 use crate::keyspace::DbIndex;
-use crate::keyspace::beside::Beside;
+use crate::keyspace::beside::StagedDatabases;
 use crate::persist::ahead::{EntryDecoder, Failure, KeysExpected, Verification, Verified};
 use crate::persist::rdb::Parser;
 use crate::sys::disk::{DiskFile, DiskReader};
@@ -131,7 +131,7 @@ pub struct Loader {
     pub decoder: EntryDecoder,
     /// None with a pipe: the total is unknown.
     pub expected: KeysExpected,
-    pub beside: Beside,
+    pub beside: StagedDatabases,
     pub functions: Vec<Vec<u8>>,
     pub stream_database: DbIndex,
     /// The primary's unfinished imports of slots.

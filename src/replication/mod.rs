@@ -11,7 +11,7 @@
 //!
 //! - The stream: `effects` collects it, `backlog` keeps its end.
 //! - A primary: `replica` is its view of one, `pipe` passes a snapshot from the thread that writes
-//!   it.
+//!   it, `promoted` notices that sentinels have made one the primary.
 //! - A replica: `following` is its view of the primary; `primary_link` the connection, with `link`,
 //!   the protocol without a socket, and `incoming`, the snapshot being received.
 
@@ -22,6 +22,7 @@ pub mod incoming;
 pub mod link;
 pub mod pipe;
 pub mod primary_link;
+pub mod promoted;
 pub mod replica;
 
 use std::collections::VecDeque;
@@ -36,6 +37,7 @@ use crate::sys::random;
 use backlog::Backlog;
 use following::Following;
 use pipe::Pipe;
+use promoted::Promoted;
 use replica::Filter;
 
 /// After -READONLY, clients that use sentinels ask these for the primary and retry there.
@@ -139,7 +141,7 @@ pub struct Replication {
     pub good_replicas: u32,
     /// The snapshot being sent without a file.
     pub broadcast: Option<Broadcast>,
-    /// Ends of parts of the stream, and of the same parts in the log: a part may be sent when the
+    /// Ends of parts of the stream, and of the same parts in the AOF: a part may be sent when the
     /// log's policy allows it.
     pub logged: VecDeque<(u64, LogOffset)>,
     /// The end of the part that may be sent, as last computed.
@@ -159,6 +161,7 @@ pub struct Replication {
     /// A file that was saved only for replicas, and may be removed: `rdb-del-sync-files`.
     pub file_for_replicas: Option<PathBuf>,
     pub restart: Restart,
+    pub promoted: Promoted,
     /// FAILOVER
     pub failover: Option<Box<Failover>>,
     /// The primary of this server. None: it is a primary itself.
@@ -188,6 +191,7 @@ impl Default for Replication {
             file_lost_replica: false,
             file_for_replicas: None,
             restart: Restart::default(),
+            promoted: Promoted::default(),
             failover: None,
             following: None,
         }
@@ -234,8 +238,8 @@ impl Replication {
         if self.pings.end == self.offset { self.pings.start } else { self.offset }
     }
 
-    /// The first offset that must not be sent yet. `may_leave`: whether the log's policy allows
-    /// showing the data before an offset of the log.
+    /// The first offset that must not be sent yet. `may_leave`: whether the AOF's policy allows
+    /// showing the data before an offset of the AOF.
     pub fn compute_sendable_end(&mut self, may_leave: impl Fn(LogOffset) -> bool) -> u64 {
         while let Some(&(offset, logged)) = self.logged.front() {
             if !may_leave(logged) {

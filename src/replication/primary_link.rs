@@ -17,7 +17,7 @@ pub struct PrimaryLink {
     pub is_killed: bool,
     /// Part of the stream was received during a pause, and is applied after it.
     pub holds: bool,
-    /// Offsets of the stream, each with the log's position after it.
+    /// Offsets of the stream, each with the AOF's position after it.
     pub logged: VecDeque<(u64, LogOffset)>,
     /// The last of those offsets known to be on disk.
     pub on_disk: Option<u64>,

@@ -82,7 +82,7 @@ pub struct Replica {
     pub sent_us: i64,
     /// Its silence counts from here, or from the last bytes it has sent: boot-time clock,
     /// microseconds.
-    pub heard_us: i64,
+    pub last_sign_us: i64,
     /// The port and address at which it accepts clients: `REPLCONF listening-port`, `ip-address`.
     pub port: u16,
     pub address: Option<Box<str>>,
@@ -128,7 +128,7 @@ impl Default for Replica {
             synced: None,
             acknowledged_us: 0,
             sent_us: 0,
-            heard_us: 0,
+            last_sign_us: 0,
             port: 0,
             address: None,
             accepts_eof_mark: false,

@@ -85,6 +85,27 @@ impl Float80 {
         Float80::round(negative, u128::from(mantissa), false, exponent)
     }
 
+    pub const ZERO: Float80 =
+        Float80(Class::Finite(Finite { negative: false, mantissa: 0, exponent: EXPONENT_MIN }));
+
+    /// The number with the other sign.
+    pub fn negated(self) -> Float80 {
+        Float80(match self.0 {
+            Class::Finite(finite) => Class::Finite(Finite { negative: !finite.negative, ..finite }),
+            Class::Infinite { negative } => Class::Infinite { negative: !negative },
+            Class::NotANumber => Class::NotANumber,
+        })
+    }
+
+    /// Whether it is less than 0.
+    pub fn is_negative(&self) -> bool {
+        match self.0 {
+            Class::Finite(Finite { negative, mantissa, .. }) => negative && mantissa != 0,
+            Class::Infinite { negative } => negative,
+            Class::NotANumber => false,
+        }
+    }
+
     pub fn is_finite(&self) -> bool {
         matches!(self.0, Class::Finite(_))
     }

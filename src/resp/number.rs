@@ -92,10 +92,27 @@ pub fn leading_i64(text: &[u8]) -> i64 {
     })
 }
 
+/// The value of up to 15 digits, with or without a minus sign: the common case, which is exact.
+#[inline]
+fn parse_whole(text: &[u8]) -> Option<f64> {
+    let (negative, digits) = match text {
+        [b'-', digits @ ..] => (true, digits),
+        digits => (false, digits),
+    };
+    if digits.is_empty() || digits.len() > 15 {
+        return None;
+    }
+    let value = decimal(digits)? as f64;
+    Some(if negative { -value } else { value })
+}
+
 /// Parses a double: decimal or hexadecimal (`0x1.8p3`), `inf` or `infinity` in any case, with an
 /// optional sign. `None` for anything around it, for NaN, and if a finite number overflows or a
 /// nonzero one becomes zero.
 pub fn parse_f64(text: &[u8]) -> Option<f64> {
+    if let Some(value) = parse_whole(text) {
+        return Some(value);
+    }
     if let Some(hexadecimal) = parse_hexadecimal(text) {
         let Hexadecimal { negative, mantissa, inexact, exponent } = hexadecimal;
         let magnitude = f64_from_parts(mantissa, inexact, exponent)?;
@@ -783,6 +800,12 @@ mod tests {
                 _ => format!("0x1.{fraction:013x}p{}", exponent as i32 - 1023),
             };
             prop_assert_eq!(parse_f64(hexadecimal.as_bytes()), Some(value.abs()));
+        }
+
+        #[test]
+        fn digits_are_the_number_that_the_general_parser_finds(text in "-?0{0,2}[0-9]{1,18}") {
+            let expected = text.parse::<f64>().map(f64::to_bits).ok();
+            prop_assert_eq!(parse_f64(text.as_bytes()).map(f64::to_bits), expected);
         }
     }
 }

@@ -62,11 +62,11 @@ impl Range {
 
 /// The longest request of a file or of the primary, in bytes: ranges have 32 bits.
 pub const REQUEST_BYTES_MAX: u64 = u32::MAX as u64;
-/// The longest request of a client, in bytes. The request that repeats it may be longer, by a time
-/// of 13 digits for each of its options.
+/// The longest request of a client, in bytes. The request that replicates it may be longer, by a
+/// time of 13 digits for each of its options.
 pub const CLIENT_REQUEST_BYTES_MAX: u64 = REQUEST_BYTES_MAX - (16 << 20);
 
-/// Limits of requests. The configured ones are for clients alone: a permitted request is in the log
+/// Limits of requests. The configured ones are for clients alone: a permitted request is in the AOF
 /// and goes to replicas, and must be read there under any configuration.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -584,6 +584,15 @@ where
     let args = args.into_iter();
     encode_length(b'*', args.len(), out);
     args.for_each(|arg| encode_argument(arg, out));
+}
+
+/// Appends AUTH with a user, if it is not empty, and a password; nothing without a password.
+pub fn encode_auth(user: &[u8], password: &[u8], out: &mut Vec<u8>) {
+    match (user.is_empty(), password.is_empty()) {
+        (_, true) => {}
+        (true, false) => encode([&b"AUTH"[..], password], out),
+        (false, false) => encode([&b"AUTH"[..], user, password], out),
+    }
 }
 
 /// Appends an argument, for requests that are made in parts.

@@ -9,7 +9,7 @@ use crate::resp::request::{Limits, Parsed, Parser};
 use crate::roles::moving::make_beside;
 use crate::state::State;
 use crate::state::arriving::{Decode, Decoded, Restored};
-use crate::state::moving::Beside;
+use crate::state::moving::ThreadResult;
 
 /// The index of RESTORE's payload among its arguments.
 pub const PAYLOAD: usize = 3;
@@ -41,7 +41,7 @@ fn lend(state: &mut State, id: ClientId, decode: Decode) {
     let bytes = client.input.len();
     let input = std::mem::replace(&mut client.input, Input::Lent(bytes)).into_bytes();
     // If no thread can be started, the input is still here.
-    let lent = Beside::<Vec<u8>>::default();
+    let lent = ThreadResult::<Vec<u8>>::default();
     *lock(&lent) = Some(input);
     let theirs = lent.clone();
     let begun = make_beside(state, "restore", move || {

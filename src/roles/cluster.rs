@@ -14,6 +14,7 @@
 //!   the names of the keys of each slot when they are needed, `keys` deletes the keys of slots that
 //!   this node has lost.
 
+use crate::clock::Due;
 use crate::cluster::action::{Action, Event};
 use crate::cluster::node::NodeId;
 use crate::cluster::{Cluster, config_file};
@@ -21,7 +22,6 @@ use crate::collections::hash_slot::SlotSet;
 use crate::config::PrimaryAddress;
 use crate::gate::cluster::is_as_valkey;
 use crate::gate::publish::deliver;
-use crate::gate::slots_left;
 use crate::keyspace::DbIndex;
 use crate::pubsub::Kind;
 use crate::replication::replica::Replica;
@@ -30,6 +30,7 @@ use crate::roles::following;
 use crate::state::{Core, Pause, PauseCause, State};
 use crate::sys::log::{notice, warning};
 use crate::sys::random;
+use crate::waiting::slots_left;
 
 mod file;
 mod keys;
@@ -38,7 +39,7 @@ pub mod lists;
 mod settings;
 
 pub use keys::{add as drop_keys, hear as hear_drops, is_dropping};
-pub use links::{bus_port, listen, look, take_in_link};
+pub use links::{bus_port, listen, take_in_link};
 
 /// Interval at which the state machine learns the time. Unit: microseconds.
 const TICK_US: i64 = 100_000;
@@ -46,20 +47,21 @@ const TICK_US: i64 = 100_000;
 /// Interval at which other nodes are answered in a script. Unit: microseconds.
 const IN_SCRIPT_US: i64 = 25_000;
 
-/// Whether [`turn`] or [`end_turn`] have work now, without waiting for an event.
-pub fn wants_turn(state: &State) -> bool {
-    state.cluster.as_ref().is_some_and(|cluster| cluster.wants_turn())
-        || state.cluster.is_some()
-            && (state.net.bus.has_work()
-                || !state.cluster_actions.is_empty()
-                || !state.cluster_work.held.is_empty()
-                || keys::has_work(state)
-                || lists::has_work(state))
+/// When [`turn`] or [`end_turn`] have work without an event.
+pub fn due(state: &State) -> Due {
+    let Some(cluster) = &state.cluster else { return Due::NEVER };
+    let has_work = cluster.wants_turn()
+        || state.net.bus.has_work()
+        || !state.cluster_actions.is_empty()
+        || !state.cluster_work.held.is_empty()
+        || keys::has_work(state)
+        || lists::has_work(state);
+    if has_work { Due::NOW } else { Due::at(next_tick_us(state)) }
 }
 
-/// When [`end_turn`] is to be called next: boot-time clock, microseconds. Ticks that would find
-/// nothing to do are left out; the others come when they would come anyway.
-pub fn next_us(state: &State) -> Option<i64> {
+/// The next tick, on the boot-time clock, in microseconds. Ticks that would find nothing to do are
+/// left out; the others come when they would come anyway.
+fn next_tick_us(state: &State) -> Option<i64> {
     let due_us = state.cluster.as_ref()?.due_ms().saturating_mul(1000);
     let tick_us = state.cluster_work.next_tick_us;
     let is_saving = state.cluster_work.file.as_ref().is_some_and(|file| !file.is_idle());
@@ -148,7 +150,7 @@ fn claim_loaded(core: &mut Core) {
     if cluster.myself().is_replica() {
         return;
     }
-    let drops = core.state.cluster_work.drops.as_ref();
+    let drops = core.state.cluster_work.slots_to_empty.as_ref();
     for slot in core.keyspace.slots_with_keys().iter() {
         let is_owned = cluster.owner(slot).is_some();
         let is_leaving = is_owned && drops.is_some_and(|drops| drops.contains(slot));
@@ -242,7 +244,7 @@ pub fn turn(state: &mut State) {
 }
 
 /// Carries out the actions that the state machine and commands ask for. Call this once a turn,
-/// before the turn's changes are written to the log.
+/// before the turn's changes are written to the AOF.
 pub fn end_turn(core: &mut Core) {
     if core.state.cluster.is_none() {
         return;
@@ -301,7 +303,7 @@ fn tell(state: &mut State, event: Event<'_>) {
 fn tick_if_due(state: &mut State) {
     // `state.now` stands still during a script.
     let now_us = state.clock.now().boot_us;
-    if next_us(state).is_none_or(|next_us| now_us < next_us) {
+    if next_tick_us(state).is_none_or(|tick_us| now_us < tick_us) {
         return;
     }
     state.cluster_work.next_tick_us = now_us + TICK_US;
@@ -312,7 +314,7 @@ fn tick_if_due(state: &mut State) {
     }
 }
 
-/// Carries out the actions that concern other nodes, the file and the log. Others stay, in order.
+/// Carries out the actions that concern other nodes, the file and the AOF. Others stay, in order.
 fn carry_out_outside(state: &mut State) {
     let mut rest = Vec::new();
     for action in std::mem::take(&mut state.cluster_actions) {

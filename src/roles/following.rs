@@ -19,21 +19,23 @@ use std::os::fd::AsRawFd;
 
 use socket2::SockRef;
 
-use crate::client::ClientId;
+use crate::client::ClientFlags;
+use crate::client::waits::Answer;
+use crate::clock::Due;
 use crate::config::{PrimaryAddress, system_text};
 use crate::durability::persistence;
 use crate::durability::unexpected;
 use crate::error::CommandError;
-use crate::gate::blocking;
 use crate::gate::execute::{Gate, Request};
 use crate::gate::link_line::LinkLine;
 use crate::gate::looked_up::LookedUp;
 use crate::gate::monitor;
-use crate::gate::redirect::{self, Blocked};
-use crate::gate::{asynchronous, confirm, sessions, waking};
+use crate::gate::redirect;
+use crate::gate::sessions;
 use crate::keyspace::DbIndex;
+use crate::keyspace::waiting::Ticket;
 use crate::net::dialer::Route;
-use crate::net::primary::{PRIMARY, Reading, Socket};
+use crate::net::primary::{PRIMARY, ReadResult, Socket};
 use crate::net::stream::Stream;
 use crate::replication::backlog::Backlog;
 use crate::replication::following::{Following, Progress, Transfer};
@@ -48,9 +50,11 @@ use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::roles::replicas;
 use crate::state::context::Caller;
 use crate::state::persistence::Moment;
+use crate::state::spec::Flags;
 use crate::state::{Core, State};
 use crate::sys::log::{notice, warning};
 use crate::sys::process;
+use crate::waiting::{self, waking};
 
 mod ahead;
 mod sync;
@@ -71,7 +75,7 @@ const PERIOD_US: i64 = 1_000_000;
 /// How often a lost link is replaced at once in that time.
 const AT_ONCE_MAX: u32 = 4;
 
-/// Positions of the log that are kept to find the offset of the stream that is on disk.
+/// Positions of the AOF that are kept to find the offset of the stream that is on disk.
 const LOGGED_MAX: usize = 4096;
 
 /// Why a link is closed.
@@ -160,35 +164,46 @@ fn take_role(core: &mut Core, following: Option<Following>) {
     core.state.replication.restart = Restart::default();
     core.state.replication.following = following.map(Box::new);
     // The failed grant belongs to another history.
-    core.state.blocking.confirmations.failed = None;
+    core.state.waits.failed = None;
     core.state.logger.set_role(follows);
     core.keyspace.set_expiry_by(core.state.expiry_by());
     persistence::note_listeners(core);
-    core.state.note_gate();
+    core.state.refresh_fast_path();
 }
 
-/// Unblocks the clients that are concerned when this server starts to follow another one.
+/// Ends the waits that are concerned when this server starts to follow another one: the primary
+/// decides about grants.
 pub fn end_blocking(core: &mut Core, host: &[u8], port: u16) {
-    let blocked = core.state.clients.iter().filter(|client| client.blocked.is_some());
-    let blocked: Vec<ClientId> = blocked.map(|client| client.id).collect();
-    blocked.into_iter().for_each(|id| unblock_and_close(core, id, host, port));
-    asynchronous::end_all(core, CommandError::DEMOTED.as_bytes());
-    confirm::end_pushed(core, CommandError::DEMOTED.as_bytes());
+    let waits: Vec<Ticket> = core.state.waits.iter().map(|wait| wait.ticket).collect();
+    waits.into_iter().for_each(|ticket| end_wait(core, ticket, &redirect::error(host, port)));
+    core.state.waits.given_up.clear();
+    core.state.waits.failed = None;
 }
 
-/// Unblocks a client that the change of role concerns: either redirects it to the primary, or
-/// closes it.
-fn unblock_and_close(core: &mut Core, id: ClientId, host: &[u8], port: u16) {
-    match redirect::blocked(&core.state, id) {
-        Blocked::Stays => return,
-        Blocked::Redirected => {
-            blocking::unblock_with(core, id, &redirect::error(host, port).wire());
-            return;
-        }
-        Blocked::Closed => {}
+/// Ends a wait that the change of role concerns. A blocked client is redirected to the primary, or
+/// closed.
+fn end_wait(core: &mut Core, ticket: Ticket, redirection: &CommandError) {
+    let Some(wait) = core.state.waits.get(ticket) else { return };
+    let blocked = match wait.answer {
+        Answer::Kept => return,
+        Answer::Push => None,
+        Answer::Reply => core.state.clients.get(wait.client),
+    };
+    // WAIT has no replicas left to wait for, even if its client reads here. (In Valkey the client
+    // keeps waiting.)
+    let can = |flag| wait.is_on_keys() && blocked.is_some_and(|client| client.flags.contains(flag));
+    let writes = core.state.commands.get(wait.command).is(Flags::WRITE);
+    if can(ClientFlags::READS_HERE) && !writes {
+        return;
     }
-    blocking::unblock_with(core, id, CommandError::DEMOTED.as_bytes());
-    core.state.clients.close_after_reply(id, core.state.now);
+    if can(ClientFlags::CAN_REDIRECT) {
+        return waiting::end_with(core, ticket, &redirection.wire());
+    }
+    let blocked = blocked.map(|client| client.id);
+    waiting::end_with(core, ticket, CommandError::DEMOTED.as_bytes());
+    if let Some(id) = blocked {
+        core.state.clients.close_after_reply(id, core.state.now);
+    }
 }
 
 /// Closes this server's replicas: they learn of the change when they reconnect.
@@ -235,7 +250,7 @@ pub fn link_line(state: &State) -> Option<LinkLine> {
         local,
         file: stream.as_raw_fd(),
         age_s: seconds_since(following.up_since_us),
-        idle_s: seconds_since(following.heard_us),
+        idle_s: seconds_since(following.last_sign_us),
         database: following.selected,
         input: following.unapplied,
     })
@@ -259,7 +274,7 @@ pub fn kill_link(state: &mut State) -> bool {
 fn connect(state: &mut State) {
     let Some(following) = state.replication.following.as_deref_mut() else { return };
     let (host, port) = (String::from_utf8_lossy(&following.host).into_owned(), following.port);
-    following.heard_us = state.now.boot_us;
+    following.last_sign_us = state.now.boot_us;
     following.attempts += 1;
     following.attempts_now += 1;
     let socket = match open_socket(state, host, port) {
@@ -348,22 +363,17 @@ fn set_progress(state: &mut State, progress: Progress) {
             following.transfer = Transfer::default();
         }
     }
-    state.note_gate();
+    state.refresh_fast_path();
 }
 
 // ---- each turn ----------------------------------------------------------------------------------
 
-/// Notes the connection's readiness events.
-pub fn look(state: &mut State, events: &mio::Events) {
-    if let Some(socket) = &mut state.link_socket {
-        socket.look(events);
-    }
-}
-
-/// Whether [`turn`] has work now, without waiting for an event.
-pub fn wants_turn(state: &State) -> bool {
-    let State { link: Some(link), link_socket: Some(socket), .. } = state else { return false };
-    link.wants_turn(socket, link.is_paused(state))
+/// When [`turn`] has work without an event.
+pub fn due(state: &State) -> Due {
+    let State { link: Some(link), link_socket: Some(socket), .. } = state else {
+        return Due::NEVER;
+    };
+    Due::now_if(link.wants_turn(socket, link.is_paused(state)))
 }
 
 /// Continues the link's handshake, snapshot or stream, for a bounded time.
@@ -381,7 +391,7 @@ pub fn turn(core: &mut Core) {
 pub fn periodic(core: &mut Core) {
     let Some(following) = core.state.replication.following.as_deref() else { return };
     let now_us = core.state.now.boot_us;
-    let silent_us = now_us - following.heard_us;
+    let silent_us = now_us - following.last_sign_us;
     let progress = following.progress;
     let Some(mut link) = core.state.link.take() else {
         if silent_us >= PERIOD_US {
@@ -422,7 +432,7 @@ fn take_period(state: &mut State, now_us: i64) -> bool {
 /// Notes a sign of life of the primary, or the end of a time in which none could have been noticed.
 fn note_heard(state: &mut State, now_us: i64) {
     if let Some(following) = state.replication.following.as_deref_mut() {
-        following.heard_us = now_us;
+        following.last_sign_us = now_us;
     }
 }
 
@@ -490,7 +500,7 @@ fn lose(core: &mut Core, link: Box<PrimaryLink>, lost: Lost) {
     }
     if progress == Progress::Connected {
         following.down_since_us = Some(core.state.now.boot_us);
-        following.heard_before_us = following.heard_us;
+        following.heard_before_us = following.last_sign_us;
         following.attempts_now = 0;
         following.knows_history = !matches!(lost, Lost::Broken(_));
     }
@@ -603,7 +613,7 @@ impl PrimaryLink {
         }
         let reads = if self.sync.is_some() { SNAPSHOT_READS } else { 1 };
         for _ in 0..reads {
-            let may_read = core.state.link_socket.as_ref().is_some_and(|socket| socket.can_read);
+            let may_read = core.state.link_socket.as_ref().is_some_and(|socket| socket.may_read());
             let is_full = self.sync.as_ref().is_some_and(Sync::is_full);
             if !may_read || is_full || self.holds_enough(is_paused) {
                 break;
@@ -652,9 +662,9 @@ impl PrimaryLink {
     /// Reads once. Some: the connection has ended after these bytes, with an error or without.
     fn read(&mut self, state: &mut State) -> Option<Option<io::Error>> {
         let count = match state.link_socket.as_mut()?.read(&mut self.buffer) {
-            Reading::Bytes(count) => count,
-            Reading::Nothing => return None,
-            Reading::Ended(error) => return Some(error),
+            ReadResult::Bytes(count) => count,
+            ReadResult::Nothing => return None,
+            ReadResult::Ended(error) => return Some(error),
         };
         self.link.receive(&self.buffer[..count]);
         state.stats.counters.reads += 1;
@@ -752,7 +762,7 @@ impl PrimaryLink {
         self.link.acknowledge(offset, self.on_disk.filter(|_| synced.is_some()));
     }
 
-    /// Notes the log's position for the offset applied so far. Also under `appendfsync no`, because
+    /// Notes the AOF's position for the offset applied so far. Also under `appendfsync no`, because
     /// rewrites sync.
     fn note_logged(&mut self, state: &mut State) {
         if !state.persistence.is_aof_on() {

@@ -6,43 +6,44 @@
 //! ```
 //!
 //! A key may not be written from the time its value is read until the other server has answered
-//! (`gate/moving.rs`). Some changes happen all the same, such as a lock that expires and is granted
-//! to the next client: the key's count of changes shows them, and the key is sent again. While
-//! writes are paused no key is deleted, so clients get no answer either.
+//! (`gate/moving.rs`), nor by a waiting command that is woken. Some changes happen all the same,
+//! such as a field that expires: the key's count of changes shows them, and the key is sent again.
+//! While writes are paused no key is deleted, so clients get no answer either.
 
 use std::io;
 use std::mem;
 use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
 
-use crate::clock::Now;
+use crate::clock::{Due, Now};
 use crate::collections::table::ValueRef;
 use crate::config::system_text;
 use crate::error::CommandError;
-use crate::gate::blocking;
-use crate::gate::confirm;
 use crate::gate::effect::note_deletions_apart;
 use crate::gate::publish::publish_events;
 use crate::ids::ClientId;
 use crate::keyspace::{Key, Keyspace};
 use crate::net::dialer::Route;
 use crate::net::lines::{Line, Peer};
-use crate::net::primary::{Reading, Socket};
+use crate::net::primary::{ReadResult, Socket};
 use crate::net::stream::Stream;
-use crate::persist::rdb::{Encoder, payload};
+use crate::persist::rdb::{Encoder, LeaseTimes, payload};
 use crate::persist::saver::lock;
 use crate::resp::answer::Answer;
 use crate::resp::number::parse_i64;
 use crate::resp::request::{encode, encode_argument, encode_length};
-use crate::state::moving::{Awaited, Beside, Migration, MoveOrder, Outgoing, Payload, Sent};
+use crate::state::moving::{Awaited, Migration, MoveOrder, Outgoing, Payload, Sent, ThreadResult};
 use crate::state::{Core, State};
 use crate::sys::log::verbose;
 use crate::types::Value;
+use crate::waiting::{self, confirm};
 
-pub const CONNECTING_FAILED: CommandError =
+const CONNECTING_FAILED: CommandError =
     CommandError::Text("IOERR error or timeout connecting to the client");
-pub const WRITING_FAILED: CommandError =
+const WRITING_FAILED: CommandError =
     CommandError::Text("IOERR error or timeout writing to target instance");
-pub const READING_FAILED: CommandError =
+const READING_FAILED: CommandError =
     CommandError::Text("IOERR error or timeout reading to target instance");
 const UNSTABLE: CommandError =
     CommandError::Text("TRYAGAIN A key has changed again and again while it was moved");
@@ -64,6 +65,8 @@ const AWAITED_MAX: usize = 4096;
 const REPEATS_MAX: usize = 3;
 /// The longest reply. Unit: bytes.
 const REPLY_MAX: usize = 16 * 1024;
+/// How often a MIGRATE that blocks the loop asks for a thread's result.
+const THREADS_PERIOD: Duration = Duration::from_millis(1);
 /// Keys or replies between two readings of the clock.
 const STEP: usize = 32;
 
@@ -73,18 +76,49 @@ type Broken = CommandError;
 /// Starts a MIGRATE of a client; returns its number.
 pub fn begin(state: &mut State, client: ClientId, order: MoveOrder) -> u64 {
     let now_us = state.clock.now().boot_us;
-    state.moving.begin(Migration::new(client, order, now_us))
+    state.moving.begin(client, Migration::new(order, now_us))
 }
 
-/// Notes readiness events.
-pub fn look(state: &mut State, events: &mio::Events) {
-    events.iter().for_each(|event| state.net.lines.look(event));
+/// Runs a MIGRATE to its end while all clients wait, as in Redis. Also returns the keys deleted
+/// here; the caller replicates their deletion. Errors: why it failed.
+pub fn run(core: &mut Core, order: MoveOrder) -> (Migration, Result<(), CommandError>) {
+    let mut migration = Migration::new(order, core.state.clock.now().boot_us);
+    let ended = loop {
+        if let Some(ended) = go_on(core, &mut migration, i64::MAX).transpose() {
+            break ended;
+        }
+        if !has_work(&core.state, &migration) && !await_progress(core, &migration) {
+            break Err(late(&core.state, &migration));
+        }
+    };
+    let ended = end(core, &mut migration, ended);
+    core.state.refresh_fast_path();
+    (migration, ended)
 }
 
-/// Whether [`turn`] has work now, without waiting for an event.
-pub fn wants_turn(state: &State) -> bool {
-    !state.stands_still()
-        && state.moving.migrations.values().any(|migration| has_work(state, migration))
+/// Waits for the other server or a thread. False: nothing until the MIGRATE's time was over.
+fn await_progress(core: &mut Core, migration: &Migration) -> bool {
+    let left = Due::at(migration.late_us()).left(core.state.clock.now().boot_us);
+    let line = migration.line.and_then(|line| core.state.net.lines.get_mut(line));
+    let line = line.filter(|line| migration.encoding.is_none() && !line.socket.is_resolving());
+    match line {
+        Some(line) => line.socket.await_ready(left),
+        // Nothing wakes this thread: the one that resolves or encodes wakes the loop.
+        None => {
+            thread::sleep(THREADS_PERIOD);
+            true
+        }
+    }
+}
+
+/// When [`turn`] has work without an event.
+pub fn due(state: &State) -> Due {
+    let all = || state.moving.migrations.values().map(|(_, migration)| migration);
+    if !state.stands_still() && all().any(|migration| has_work(state, migration)) {
+        return Due::NOW;
+    }
+    let timed = all().filter(|migration| migration.encoding.is_none());
+    Due::at(timed.map(|migration| migration.late_us()).min())
 }
 
 fn has_work(state: &State, migration: &Migration) -> bool {
@@ -102,12 +136,6 @@ fn may_encode(state: &State, migration: &Migration) -> bool {
     migration.awaited.len() < AWAITED_MAX && state.moving.encoding < ENCODERS_MAX
 }
 
-/// When [`turn`] is to be called next: boot-time clock, microseconds.
-pub fn next_us(state: &State) -> Option<i64> {
-    let timed = state.moving.migrations.values().filter(|migration| migration.encoding.is_none());
-    timed.map(|migration| migration.progress_us.saturating_add(migration.order.timeout_us)).min()
-}
-
 /// Continues all MIGRATEs, for a bounded time.
 pub fn turn(core: &mut Core) {
     if core.state.moving.migrations.is_empty() {
@@ -116,25 +144,38 @@ pub fn turn(core: &mut Core) {
     note_deletions_apart(core);
     publish_events(core);
     let until_us = core.state.clock.now().boot_us + TURN_US;
-    for (number, mut migration) in mem::take(&mut core.state.moving.migrations) {
-        let ended = match core.state.is_read_only() {
-            true => Some(Err(CommandError::Text(CommandError::DEMOTED))),
-            false => go_on(core, &mut migration, until_us).transpose(),
+    for (number, (client, mut migration)) in mem::take(&mut core.state.moving.migrations) {
+        let ended = if core.state.is_read_only() {
+            Some(Err(CommandError::Text(CommandError::DEMOTED)))
+        } else if core.state.stands_still() {
+            // Paused clients must find the data unchanged.
+            migration.progress_us = core.state.clock.now().boot_us;
+            None
+        } else {
+            go_on(core, &mut migration, until_us).transpose()
         };
+        replicate_deletions(core, &mut migration);
         match ended {
-            None => _ = core.state.moving.migrations.insert(number, migration),
-            Some(ended) => end(core, number, *migration, ended),
+            None => _ = core.state.moving.migrations.insert(number, (client, migration)),
+            Some(ended) => {
+                let ended = end(core, &mut migration, ended);
+                waiting::end_move(core, client, number, ended.err().as_ref());
+            }
         }
     }
     let freed = core.state.moving.take_freed();
     core.state.net.pending.resumed.extend(freed);
-    core.state.note_gate();
+    core.state.refresh_fast_path();
 }
 
-/// Ends a MIGRATE: its client is answered, and requests that waited for its keys continue.
-fn end(core: &mut Core, number: u64, mut migration: Migration, ended: Result<(), Broken>) {
+/// Ends a MIGRATE: its keys may be written again. Returns the result for its client.
+fn end(
+    core: &mut Core,
+    migration: &mut Migration,
+    ended: Result<(), Broken>,
+) -> Result<(), CommandError> {
     let is_whole = migration.is_done() && ended.is_ok();
-    give_up_sent(core, &mut migration);
+    give_up_sent(core, migration);
     if let Some(line) = migration.line {
         // An unrequested byte would be taken for a reply to the next request.
         let rests = core.state.net.lines.get(line).is_some_and(|line| line.input.is_empty());
@@ -151,14 +192,15 @@ fn end(core: &mut Core, number: u64, mut migration: Migration, ended: Result<(),
             false => core.state.net.lines.close(line),
         }
     }
-    let refused = migration.refused.map(|error| refused_by_target(&error));
-    let unstable = migration.is_unstable.then_some(UNSTABLE);
-    let error = refused.or(ended.err()).or(unstable);
-    blocking::end_move(core, migration.client, number, error.as_ref());
+    match &migration.refused {
+        Some(error) => Err(refused_by_target(error)),
+        None if migration.is_unstable => ended.and(Err(UNSTABLE)),
+        None => ended,
+    }
 }
 
 /// The error that reports the target's error to the client.
-pub fn refused_by_target(error: &[u8]) -> CommandError {
+fn refused_by_target(error: &[u8]) -> CommandError {
     let shown = &error[..error.len().min(SHOWN_MAX)];
     CommandError::formatted([b"ERR Target instance replied with error: ", shown].concat())
 }
@@ -191,18 +233,12 @@ fn unlock(core: &mut Core, order: &MoveOrder, sent: Sent) {
 
 /// Continues a MIGRATE. `Some`: it has ended. Errors: why it failed.
 fn go_on(core: &mut Core, migration: &mut Migration, until_us: i64) -> Result<Option<()>, Broken> {
-    let now_us = core.state.clock.now().boot_us;
-    // Paused clients must find the data unchanged.
-    if core.state.stands_still() {
-        migration.progress_us = now_us;
-        return Ok(None);
-    }
     let line = match migration.line {
         Some(line) => line,
         None => open(&mut core.state, migration)?,
     };
     if !connect(&mut core.state, migration, line)? {
-        return check_time(&core.state, migration, CONNECTING_FAILED);
+        return check_time(&core.state, migration);
     }
     let moved = exchange(core, migration, line, until_us);
     if let Err(broken) = moved {
@@ -218,22 +254,27 @@ fn go_on(core: &mut Core, migration: &mut Migration, until_us: i64) -> Result<Op
     if migration.is_done() {
         return Ok(Some(()));
     }
-    let is_sending = core.state.net.lines.get(line).is_some_and(|line| line.socket.unsent() > 0);
-    check_time(&core.state, migration, if is_sending { WRITING_FAILED } else { READING_FAILED })
+    check_time(&core.state, migration)
 }
 
-fn check_time(
-    state: &State,
-    migration: &mut Migration,
-    failed: Broken,
-) -> Result<Option<()>, Broken> {
+fn check_time(state: &State, migration: &mut Migration) -> Result<Option<()>, Broken> {
     let now_us = state.clock.now().boot_us;
     if migration.encoding.is_some() {
         migration.progress_us = now_us;
     }
-    match now_us - migration.progress_us >= migration.order.timeout_us {
-        true => Err(failed),
+    match now_us >= migration.late_us() {
+        true => Err(late(state, migration)),
         false => Ok(None),
+    }
+}
+
+/// The error of a MIGRATE whose time is over.
+fn late(state: &State, migration: &Migration) -> Broken {
+    match migration.line.and_then(|line| state.net.lines.get(line)) {
+        Some(line) if !line.socket.is_connected() => CONNECTING_FAILED,
+        Some(line) if line.socket.unsent() > 0 => WRITING_FAILED,
+        Some(_) => READING_FAILED,
+        None => CONNECTING_FAILED,
     }
 }
 
@@ -375,12 +416,12 @@ fn exchange(
         }
     }
     let reading = core.state.net.lines.read(line);
-    if matches!(reading, Reading::Bytes(_)) {
+    if matches!(reading, ReadResult::Bytes(_)) {
         migration.progress_us = now_us;
     }
     take_replies(core, migration, line, until_us)?;
     match reading {
-        Reading::Ended(_) if !migration.is_done() => Err(READING_FAILED),
+        ReadResult::Ended(_) if !migration.is_done() => Err(READING_FAILED),
         _ => Ok(()),
     }
 }
@@ -473,20 +514,23 @@ fn begin_key(core: &mut Core, migration: &mut Migration, mut sent: Sent) {
     // Without a thread, the value is encoded here.
     if let ValueRef::Object(value) = value
         && value.heap_bytes() > ENCODED_HERE_MAX
-        && let Ok(payload) = encode_value_beside(&core.state, value.clone(), now)
+        && let Ok(payload) = encode_value_beside(core, value.clone(), now)
     {
         core.state.moving.encoding += 1;
         migration.encoding = Some((sent, payload));
         return;
     }
-    let payload = payload::dump_as_in_files(core.state.payload_encoder(), value, &now);
+    let encoder = core.state.payload_encoder(core.keyspace.lease_shift_ms());
+    let payload = payload::dump_as_in_files(encoder, value, &now);
     push_request(core, migration, sent, payload);
 }
 
-fn encode_value_beside(state: &State, value: Value, now: Now) -> io::Result<Payload> {
-    let (compresses, volatile) = (state.config.rdbcompression, state.volatile_version());
+fn encode_value_beside(core: &Core, value: Value, now: Now) -> io::Result<Payload> {
+    let state = &core.state;
+    let (compresses, newer) = (state.config.rdbcompression, state.newer());
+    let leases = LeaseTimes { shift_ms: core.keyspace.lease_shift_ms(), latest_ms: None };
     make_beside(state, "migrate", move || {
-        let mut encoder = Encoder::new(compresses).with_volatile(volatile);
+        let mut encoder = Encoder::new(compresses).with_newer(newer).with_leases(leases);
         // The thread drops the value too, perhaps its last copy.
         payload::dump_as_in_files(&mut encoder, ValueRef::Object(&value), &now)
     })
@@ -497,9 +541,9 @@ pub fn make_beside<T: Send + 'static>(
     state: &State,
     thread: &str,
     make: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<Beside<T>> {
-    let (place, wake) = (Beside::default(), state.persistence.wake());
-    let theirs = Beside::clone(&place);
+) -> io::Result<ThreadResult<T>> {
+    let (place, wake) = (ThreadResult::default(), state.persistence.wake());
+    let theirs = ThreadResult::clone(&place);
     state.persistence.background().spawn(thread, move || {
         let made = make();
         *lock(&theirs) = Some(made);
@@ -549,7 +593,7 @@ fn take_replies(
 ) -> Result<(), Broken> {
     let Some(line) = core.state.net.lines.get_mut(line) else { return Err(READING_FAILED) };
     let mut input = mem::take(&mut line.input);
-    let (mut at, mut taken, mut broken) = (0, Vec::new(), None);
+    let (mut at, mut broken) = (0, None);
     while let Some(length) = input[at..].iter().position(|byte| *byte == b'\n') {
         let reply = input[at..at + length].strip_suffix(b"\r").unwrap_or(&input[at..at + length]);
         migration.is_kept_line = false;
@@ -565,8 +609,8 @@ fn take_replies(
             broken = Some(READING_FAILED);
             break;
         }
-        taken.extend(take_reply(core, migration, awaited, answer));
-        if taken.len() % STEP == STEP - 1 && core.state.clock.now().boot_us >= until_us {
+        take_reply(core, migration, awaited, answer);
+        if migration.taken.len() % STEP == STEP - 1 && core.state.clock.now().boot_us >= until_us {
             break;
         }
     }
@@ -577,17 +621,11 @@ fn take_replies(
     if let Some(line) = migration.line.and_then(|line| core.state.net.lines.get_mut(line)) {
         line.input = input;
     }
-    repeat_deletion(core, migration, &taken);
     broken.map_or(Ok(()), Err)
 }
 
-/// Takes a reply. Returns the key that was deleted here, as the other server has it.
-fn take_reply(
-    core: &mut Core,
-    migration: &mut Migration,
-    awaited: Awaited,
-    answer: Answer<'_>,
-) -> Option<usize> {
+/// Takes a reply. If the other server has the key, deletes it here.
+fn take_reply(core: &mut Core, migration: &mut Migration, awaited: Awaited, answer: Answer<'_>) {
     if let Answer::Refused(error) = answer
         && migration.refused.is_none()
     {
@@ -595,9 +633,8 @@ fn take_reply(
     }
     let Awaited::Key(sent) = awaited else {
         migration.preamble_refused |= answer != Answer::Done;
-        return None;
+        return;
     };
-    let mut taken = None;
     let MoveOrder { database, copies, .. } = migration.order;
     if !copies && answer == Answer::Done && !migration.preamble_refused {
         let name = migration.order.names.get(sent.name);
@@ -608,11 +645,10 @@ fn take_reply(
             core.keyspace.locks.note_moved(database, name);
             confirm::follow(core, database, name);
             let key = core.keyspace.key(name);
-            taken = core.keyspace.delete(key, "del").then_some(sent.name);
+            migration.taken.extend(core.keyspace.delete(key, "del").then_some(sent.name));
         }
     }
     unlock(core, &migration.order, sent);
-    taken
 }
 
 /// Sends a key that has changed on its way again, if it still exists.
@@ -629,8 +665,9 @@ fn send_again(keyspace: &mut Keyspace, migration: &mut Migration, name: usize) {
     migration.again.push_back((name, true));
 }
 
-/// Repeats the deletion of keys for replicas and the log, and announces it.
-fn repeat_deletion(core: &mut Core, migration: &Migration, taken: &[usize]) {
+/// Replicates the deletions since the last call, to the AOF too, and announces them.
+fn replicate_deletions(core: &mut Core, migration: &mut Migration) {
+    let taken = mem::take(&mut migration.taken);
     if taken.is_empty() {
         return;
     }

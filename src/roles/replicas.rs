@@ -6,8 +6,8 @@
 //!         -> full: waits -> a snapshot to a pipe or file, at a noted offset -> the stream from that offset on
 //! ```
 //!
-//! [`turn`] is called at the end of each turn, after the log is written, because replicas get only
-//! what the log's policy allows to be sent; [`periodic`] some times a second. Log texts are
+//! [`turn`] is called at the end of each turn, after the AOF is written, because replicas get only
+//! what the AOF's policy allows to be sent; [`periodic`] some times a second. Log texts are
 //! Redis's, as people and tests look for them.
 
 use std::io::{self, Write};
@@ -57,7 +57,7 @@ fn make_replica(state: &mut State, id: ClientId) {
     if let Some(client) = state.clients.get_mut(id) {
         client.flags |= ClientFlags::REPLICA;
         let replica = client.replica.get_or_insert_default();
-        (replica.acknowledged_us, replica.sent_us, replica.heard_us) = (now_us, now_us, now_us);
+        (replica.acknowledged_us, replica.sent_us, replica.last_sign_us) = (now_us, now_us, now_us);
         (replica.acknowledged, replica.synced) = (None, None);
     }
     state.clients.note_eviction(id);
@@ -282,6 +282,10 @@ struct Due {
     by_pipe: bool,
     /// The version of the snapshot if it has deadlines of fields.
     volatile: Option<Version>,
+    /// Whether the snapshot has the producers that streams remember, and all can read them.
+    producers: bool,
+    /// Whether a snapshot by pipe can be sent.
+    finds_end: bool,
 }
 
 /// The replicas that wait for a snapshot, if it must start now.
@@ -305,7 +309,8 @@ fn due(state: &State) -> Option<Due> {
         return None;
     }
     let replicas = waiting().map(|(client, _)| client.id).collect();
-    Some(Due { replicas, filter, by_pipe, volatile: None })
+    let finds_end = find_end;
+    Some(Due { replicas, filter, by_pipe, volatile: None, producers: false, finds_end })
 }
 
 /// Starts the snapshot that replicas wait for.
@@ -315,7 +320,8 @@ fn begin_snapshot(core: &mut Core) {
     }
     let Some(mut due) = due(&core.state) else { return };
     choose_version(core, &mut due);
-    if due.replicas.is_empty() {
+    choose_producers(core, &mut due);
+    if due.replicas.is_empty() || due.by_pipe && core.state.replication.broadcast.is_some() {
         return;
     }
     let target = if due.by_pipe { "replicas sockets" } else { "disk" };
@@ -338,7 +344,7 @@ fn choose_version(core: &mut Core, due: &mut Due) {
     if due.filter.keys || !core.keyspace.has_volatile_fields() {
         return;
     }
-    let ours = core.state.volatile_version();
+    let ours = core.state.newer().volatile;
     // A file is this server's own too.
     let mut chosen = (!due.by_pipe).then_some(ours);
     let now_us = core.state.now.boot_us;
@@ -372,6 +378,26 @@ fn choose_version(core: &mut Core, due: &mut Due) {
     }
 }
 
+/// Chooses whether a snapshot has the producers that streams remember. A file always has them:
+/// whoever cannot read them gets the snapshot by pipe.
+fn choose_producers(core: &mut Core, due: &mut Due) {
+    if !core.state.newer().producers || !core.keyspace.may_have_producers() {
+        return;
+    }
+    let is_redis_8 = core.state.newer().volatile == Version::REDIS_12;
+    let reads = |&id: &ClientId| {
+        let replica = core.state.clients.get(id).and_then(|client| client.replica.as_deref());
+        // As for deadlines of fields; replicas of Redis tell no version.
+        replica.is_some_and(|replica| {
+            replica.snapshot_only
+                || replica.run_id.is_some()
+                || is_redis_8 && replica.version.is_none()
+        })
+    };
+    due.producers = due.replicas.iter().all(reads);
+    due.by_pipe |= !due.producers && due.finds_end;
+}
+
 /// Refuses a replica that asked for a snapshot.
 fn refuse(state: &mut State, id: ClientId, why: &str) {
     state.replication.replicas.retain(|&replica| replica != id);
@@ -398,8 +424,17 @@ fn begin_broadcast(core: &mut Core, due: &Due) -> Result<(), String> {
     };
     let all_have = due.replicas.iter().all(has_version);
     let version = if all_have { Version::REDIS_11 } else { Version::REDIS_10 };
-    let version = due.volatile.unwrap_or(version);
-    let begun = persistence::begin_sync(core, pipe.clone(), due.filter, version);
+    let version = match due.producers {
+        true => Version::REDIS_13,
+        false => due.volatile.unwrap_or(version),
+    };
+    // Servers of another kind take the end of a pause for the time of a delivery.
+    let is_ours = |&id: &ClientId| {
+        let client = core.state.clients.get(id);
+        client.and_then(|client| client.replica.as_deref()?.run_id.as_deref()).is_some()
+    };
+    let read_by = persistence::ReadBy { version, knows_pauses: due.replicas.iter().all(is_ours) };
+    let begun = persistence::begin_sync(core, pipe.clone(), due.filter, read_by);
     begun.map_err(|error| system_text(&error))?;
     core.state.effects.select_anew();
     let (mark, filter) = (random::hex_id(), due.filter);
@@ -728,7 +763,7 @@ fn put_online(state: &mut State, id: ClientId) {
         return state.clients.close(id);
     }
     replica.stage = Stage::Online { awaits_ack: by_pipe };
-    (replica.acknowledged_us, replica.heard_us) = (now_us, now_us);
+    (replica.acknowledged_us, replica.last_sign_us) = (now_us, now_us);
     if by_pipe {
         notice!(
             state,
@@ -812,11 +847,11 @@ pub fn excuse_silence(state: &mut State) {
     let now_us = state.now.boot_us;
     for id in state.replication.replicas.clone() {
         if let Some(replica) = replica_of(state, id) {
-            (replica.heard_us, replica.sent_us) = (now_us, now_us);
+            (replica.last_sign_us, replica.sent_us) = (now_us, now_us);
         }
     }
     if let Some(following) = state.replication.following.as_deref_mut() {
-        following.heard_us = now_us;
+        following.last_sign_us = now_us;
     }
 }
 
@@ -854,7 +889,7 @@ fn close_if_silent(state: &mut State, id: ClientId) {
     let (since_us, what) = match replica.stage {
         // A replica that loads its snapshot sends newlines only.
         Stage::Online { .. } if !replica.uses_sync => {
-            (replica.heard_us.max(client.active_us), "streaming sync")
+            (replica.last_sign_us.max(client.active_us), "streaming sync")
         }
         Stage::ReceivesSnapshot { .. } => (replica.sent_us, "full sync"),
         _ => return,

@@ -57,10 +57,10 @@ pub fn begin(core: &mut Core) {
                  REPLICAOF NO ONE."
         );
     }
-    core.state.note_gate();
+    core.state.refresh_fast_path();
 }
 
-/// The offset of the loaded data. None: the data comes from a log, which has every answered write.
+/// The offset of the loaded data. None: the data comes from an AOF, which has every answered write.
 /// A file without an offset counts as 0: any replica then has more.
 fn data_end(core: &Core) -> Option<u64> {
     let is_logged = core.state.config.appendonly && !is_empty(&core.keyspace);
@@ -91,7 +91,7 @@ pub fn confirm(state: &mut State) {
             "REPLICAOF NO ONE has confirmed that this is the primary: it takes writes, and gives replicas its data."
         );
     }
-    state.note_gate();
+    state.refresh_fast_path();
 }
 
 /// The reply to a sentinel's PING, if the sentinel is to consider this server down.
@@ -141,7 +141,7 @@ pub fn holds_off(core: &mut Core, id: ClientId, history: &[u8], from: u64) -> bo
                  send REPLICAOF NO ONE here to delete it."
         );
     }
-    core.state.note_gate();
+    core.state.refresh_fast_path();
     true
 }
 
@@ -164,7 +164,7 @@ pub fn look(state: &mut State) {
         };
         warning!(state, "{text}");
     }
-    state.note_gate();
+    state.refresh_fast_path();
 }
 
 /// Accepts writes again once enough replicas have been connected for long enough.

@@ -4,8 +4,9 @@
 //! `export` is the source's end, `import` the target's. This file has the common part: how jobs
 //! begin, time out, and end.
 //!
-//! Only writes to the moving slots are paused, and only until the new owner is known.
+//! Only writes to the migrating slots are paused, and only until the new owner is known.
 
+use crate::clock::Due;
 use crate::cluster::node::NodeId;
 use crate::cluster::slot_job::{Job, Phase, Word};
 use crate::resp::request::encode;
@@ -29,17 +30,15 @@ const TIMED_OUT: &str = "Timed out after too long with no interaction";
 const HANDED_OVER: &str = "A manual failover is in progress";
 const FLUSHED: &str = "Data was flushed";
 
-/// Whether [`turn`] has work now, without waiting for an event.
-pub fn wants_turn(state: &State) -> bool {
-    state.slot_moves.is_due || export::wants_turn(state)
-}
-
-/// When [`turn`] is to be called next: boot-time clock, microseconds.
-pub fn next_us(state: &State) -> Option<i64> {
+/// When [`turn`] has work without an event.
+pub fn due(state: &State) -> Due {
+    if state.slot_moves.is_due || export::wants_turn(state) {
+        return Due::NOW;
+    }
     let jobs = state.slot_moves.jobs.0.iter().filter(|job| !job.phase.is_finished());
     let paused = jobs.clone().filter(|job| job.pause_end_ms > 0).map(|job| job.pause_end_ms * 1000);
     let soon = jobs.clone().next().map(|_| state.now.boot_us + 100_000);
-    paused.chain(soon).chain(export::next_us(state)).min()
+    Due::at(paused.chain(soon).chain(export::next_us(state)).min())
 }
 
 /// Continues all moves, after the turn's changes have been passed on. Until the next turn no

@@ -6,7 +6,8 @@
 //! - `\r` and `\n\r` are a line's end: `\n` in a long string and after `\` in another one.
 //! - `0x1p4` is 16, and hexadecimal numbers may have more than 16 digits. `0b1` and `1_000` are
 //!   malformed.
-//! - A table's length does not depend on its metatable: the name `__len` becomes another one.
+//! - A table's length does not depend on its metatable: the name `__len` becomes another one in a
+//!   source with `setmetatable`.
 //! - `--!` begins a comment, not a directive to the compiler.
 //! - A function with `...` has a local variable `arg`: a table of its further arguments and their
 //!   number `n`, or nil if the function uses `...`.
@@ -24,7 +25,8 @@ pub fn adapted(source: &[u8]) -> Cow<'_, [u8]> {
     if !may_differ(source) {
         return source.into();
     }
-    let mut pass = Pass { source, ..Pass::default() };
+    let has_metatables = memmem::find(source, SETS_METATABLES).is_some();
+    let mut pass = Pass { source, has_metatables, ..Pass::default() };
     pass.run();
     pass.finish()
 }
@@ -40,7 +42,8 @@ fn may_differ(source: &[u8]) -> bool {
         }
     }
     memchr2(0, b'\r', source).is_some()
-        || [b"--!", &b"__len"[..], b"0x", b"0X", b"0b", b"0B"].iter().any(|text| has(text))
+        || has(LEN) && has(SETS_METATABLES)
+        || [b"--!", &b"0x"[..], b"0X", b"0b", b"0B"].iter().any(|text| has(text))
         || has(b"arg") && has(b"...")
         || has_number_with_underscore(source)
 }
@@ -60,7 +63,7 @@ fn has_number_with_underscore(mut rest: &[u8]) -> bool {
 }
 
 /// Whether a byte may be part of a name.
-fn is_part(byte: &u8) -> bool {
+pub(super) fn is_part(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || *byte == b'_'
 }
 
@@ -102,6 +105,9 @@ struct Pass<'a> {
     declared: Vec<(std::ops::Range<usize>, Vec<u8>)>,
     blocks: Vec<Block>,
     before: Before,
+    /// `__len` may be a metatable's field. A text is one only as a key in brackets: others are
+    /// data.
+    has_metatables: bool,
     /// Luau's own syntax, such as `if` as an expression: blocks cannot be told from each other.
     is_other: bool,
 }
@@ -175,19 +181,15 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// The number of `=` in the bracket `[==[` here.
     fn level(&self) -> Option<usize> {
-        let rest = self.source[self.at..].strip_prefix(b"[")?;
-        let level = rest.iter().take_while(|byte| **byte == b'=').count();
-        (rest.get(level) == Some(&b'[')).then_some(level)
+        long_level(&self.source[self.at..])
     }
 
     /// The text of the long bracket here, and goes to its end.
     fn long_bracket(&mut self, level: usize) -> std::ops::Range<usize> {
         let start = self.at + level + 2;
-        let close = [b"]", vec![b'='; level].as_slice(), b"]"].concat();
-        let end = memmem::find(&self.source[start..], &close).map(|len| start + len);
-        self.at = end.map_or(self.source.len(), |end| end + close.len());
+        let end = long_end(self.source, start, level);
+        self.at = end.map_or(self.source.len(), |end| end + level + 2);
         start..end.unwrap_or(self.source.len())
     }
 
@@ -257,7 +259,11 @@ impl<'a> Pass<'a> {
             }
         }
         self.at = self.at.min(self.source.len());
-        if self.source[start..self.at].strip_suffix(&[quote]) == Some(LEN) {
+        if self.has_metatables
+            && self.source[start..self.at].strip_suffix(&[quote]) == Some(LEN)
+            && self.source[..start - 1].trim_ascii_end().ends_with(b"[")
+            && self.source[self.at..].trim_ascii_start().starts_with(b"]")
+        {
             self.edits.push((start..start + LEN.len(), OTHER_LEN.to_vec()));
         }
         self.before = Before::Other;
@@ -276,7 +282,7 @@ impl<'a> Pass<'a> {
     fn name(&mut self) {
         let rest = &self.source[self.at..];
         let name = &rest[..rest.iter().take_while(|byte| is_part(byte)).count()];
-        if name == LEN {
+        if name == LEN && self.has_metatables {
             self.edits.push((self.at..self.at + LEN.len(), OTHER_LEN.to_vec()));
         }
         self.at += name.len();
@@ -377,6 +383,7 @@ impl<'a> Pass<'a> {
 /// The metamethod that Lua 5.1 does not have, and a name that the interpreter does not know.
 const LEN: &[u8] = b"__len";
 const OTHER_LEN: &[u8] = b"__Len";
+const SETS_METATABLES: &[u8] = b"setmetatable";
 
 /// What the interpreter shall read in place of a number, if it would read another one.
 fn numeral(text: &[u8]) -> Option<Vec<u8>> {
@@ -436,8 +443,21 @@ fn quoted_text(text: &[u8]) -> Vec<u8> {
     made
 }
 
+/// The number of `=` in the bracket `[==[` at the beginning.
+pub(super) fn long_level(text: &[u8]) -> Option<usize> {
+    let rest = text.strip_prefix(b"[")?;
+    let level = rest.iter().take_while(|byte| **byte == b'=').count();
+    (rest.get(level) == Some(&b'[')).then_some(level)
+}
+
+/// Where the bracket `]==]` is that ends a text from `start` on.
+pub(super) fn long_end(source: &[u8], start: usize, level: usize) -> Option<usize> {
+    let close = [b"]", vec![b'='; level].as_slice(), b"]"].concat();
+    memmem::find(&source[start..], &close).map(|len| start + len)
+}
+
 /// What comes after the line's end at the beginning: `\n`, `\r`, or both in any order.
-fn line_end(text: &[u8]) -> Option<&[u8]> {
+pub(super) fn line_end(text: &[u8]) -> Option<&[u8]> {
     match text {
         [b'\r', b'\n', behind @ ..] | [b'\n', b'\r', behind @ ..] => Some(behind),
         [b'\r' | b'\n', behind @ ..] => Some(behind),
@@ -522,7 +542,15 @@ mod tests {
             ("return 0x12345678901234567890", "return 8.596805827197883e22"),
             ("return 3._", "return 3x"),
             ("return 0b1, 1_000, .5_, 3._, 0x", "return 3x, 3x, 3x, 3x, 3x"),
-            ("m.__len = n['__len'] .. '__len '", "m.__Len = n['__Len'] .. '__len '"),
+            (
+                "setmetatable(m, m).__len = n[ '__len'] .. '__len' .. f('__len')",
+                "setmetatable(m, m).__Len = n[ '__Len'] .. '__len' .. f('__len')",
+            ),
+            (
+                "m = setmetatable({__len = a, ['__len' ] = {'__len'}}, {'__len'})",
+                "m = setmetatable({__Len = a, ['__Len' ] = {'__len'}}, {'__len'})",
+            ),
+            ("m.__len = n['__len'] .. {__len = 1}", "m.__len = n['__len'] .. {__len = 1}"),
             (
                 "--!optimize 2\nreturn '\\x48\\u{48}\\z  a\\\\x'",
                 "-- optimize 2\nreturn 'x48u{48}z  a\\\\x'",

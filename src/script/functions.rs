@@ -6,6 +6,7 @@
 //! form of an RDB file, with the footer of DUMP (`payload.rs`).
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use super::lua::Lua;
 use super::lua::functions::LibraryError;
@@ -15,6 +16,8 @@ use super::{Function, Host, Registered, SourceLimits, is_name};
 use crate::collections::sparse::Sparse;
 use crate::config::split_args;
 
+/// The beginning of the text about a library that does not compile.
+pub const COMPILING: &[u8] = b"Error compiling function: ";
 /// Milliseconds that a library may take to register its functions.
 pub const LOAD_TIME_MAX_MS: u64 = 500;
 
@@ -25,7 +28,7 @@ pub const ENGINE: &str = "LUA";
 #[derive(Debug)]
 pub struct Library {
     /// The whole text, first line included.
-    pub code: Box<[u8]>,
+    pub code: Arc<[u8]>,
     /// In the order in which they were registered.
     pub functions: Vec<Registered>,
 }
@@ -37,6 +40,8 @@ pub struct Callee {
     pub name: Box<[u8]>,
     pub flags: ScriptFlags,
     pub function: Function,
+    /// The text of its library.
+    pub code: Arc<[u8]>,
 }
 
 /// RESTORE's treatment of existing libraries.
@@ -119,9 +124,7 @@ impl Libraries {
             .lua
             .load_library(program, loader.host, loader.limits.memory_max, loader.time_max_ms)
             .map_err(|error| match error {
-                LibraryError::Syntax(words) => {
-                    [&b"Error compiling function: "[..], &words].concat()
-                }
+                LibraryError::Syntax(words) => [COMPILING, &words].concat(),
                 LibraryError::Failed(text) => {
                     [&b"Error registering functions: "[..], &text].concat()
                 }
@@ -235,7 +238,12 @@ impl Libraries {
     fn link(&mut self, name: Box<[u8]>, library: Library) {
         for function in &library.functions {
             let Registered { name, flags, function, .. } = function;
-            let callee = Callee { name: name.clone(), flags: *flags, function: *function };
+            let callee = Callee {
+                name: name.clone(),
+                flags: *flags,
+                function: *function,
+                code: library.code.clone(),
+            };
             // Of names that differ only in case, the first one registered is called.
             self.functions.entry(name.to_ascii_lowercase().into()).or_insert(callee);
         }

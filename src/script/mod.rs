@@ -26,13 +26,15 @@ pub mod payload;
 pub mod shebang;
 mod watchdog;
 
+use std::sync::Arc;
+
 use crate::collections::hash_slot::HashSlot;
 use crate::ids::{ClientId, CommandId};
 use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::Range;
 use crate::stats::timing::Mark;
 use crate::sys::log::Level;
-use cache::{Cache, Sha};
+use cache::{Cache, Due, Sha, Source, Written};
 use functions::Libraries;
 pub use libraries::open_libraries;
 use lua::{Failure, Lua};
@@ -78,11 +80,35 @@ pub trait Host {
 
     /// Writes a line to the server's log.
     fn log(&mut self, level: Level, text: &[u8]);
+
+    /// Waits for input from the client that debugs the script. 0: it is gone.
+    fn debug_read(&mut self, _: &mut [u8]) -> usize {
+        0
+    }
+
+    /// Sends bytes to the client that debugs the script. If it is gone, the next read says so.
+    fn debug_write(&mut self, _: &[u8]) {}
+
+    /// The present time, for the debugger: boot-time clock, microseconds.
+    fn debug_now_us(&self) -> i64 {
+        0
+    }
+}
+
+/// How a client's scripts are debugged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Debugging {
+    /// In a child process, which ends with the script: the server goes on, and keeps its data.
+    Forked,
+    /// The server stands still, and the script's changes stay.
+    Synchronous,
 }
 
 /// The settings of a run.
 pub struct Run<'a, K, A> {
     pub function: Function,
+    /// The text in which errors look for names of variables.
+    pub source: &'a [u8],
     /// The contents of `KEYS` and `ARGV`.
     pub keys: K,
     pub args: A,
@@ -110,6 +136,11 @@ pub fn is_name(text: &[u8]) -> bool {
 /// A compiled chunk, kept by its Lua state until it is released there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Function(i32);
+
+impl Function {
+    /// Of a script that is not compiled yet. Lua ignores its release.
+    pub const NONE: Function = Function(0);
+}
 
 /// The running script, as commands see it.
 #[derive(Debug)]
@@ -191,6 +222,12 @@ pub struct Scripts {
     /// Set once a running function has become busy.
     pub function: Option<FunctionRun>,
     pub stats: Stats,
+    /// See [`Scripts::write`].
+    writes: (Written, usize),
+    /// Clients whose scripts are debugged.
+    pub debugging: Vec<(ClientId, Debugging)>,
+    /// Process IDs of debugged scripts.
+    pub debugged: Vec<u32>,
     /// DEBUG SET-DISABLE-DENY-SCRIPTS: scripts may call commands denied to them.
     pub denies_nothing: bool,
 }
@@ -209,7 +246,11 @@ impl Scripts {
         if self.running.is_some() {
             return None;
         }
-        let mut engine = self.engine.take().unwrap_or_else(|| Box::new(Engine::new(deprecated)));
+        let mut engine = self.engine.take().unwrap_or_else(|| {
+            let mut engine = Box::new(Engine::new(deprecated));
+            engine.cache.write(self.writes.0, self.writes.1);
+            engine
+        });
         if engine.version != version || engine.is_valkey != is_valkey {
             engine.set_version(version, is_valkey);
         }
@@ -231,6 +272,31 @@ impl Scripts {
     pub fn library_texts(&self) -> Vec<Vec<u8>> {
         let libraries = self.engine.iter().flat_map(|engine| engine.libraries.iter());
         libraries.map(|(_, library)| library.code.to_vec()).collect()
+    }
+
+    /// Sets which scripts are written to the append-only file and for replicas, and the limit of
+    /// their bytes.
+    pub fn write(&mut self, writes: Written, limit: usize) {
+        self.writes = (writes, limit);
+        if let Some(engine) = &mut self.engine {
+            engine.cache.write(writes, limit);
+        }
+    }
+
+    /// Whether scripts must be written.
+    #[inline]
+    pub fn is_due(&self) -> bool {
+        self.engine.as_ref().is_some_and(|engine| engine.cache.is_due())
+    }
+
+    /// Takes scripts that must be written, about this number of bytes.
+    pub fn take_due(&mut self, bytes_max: usize) -> Due {
+        self.engine.as_mut().map(|engine| engine.cache.take_due(bytes_max)).unwrap_or_default()
+    }
+
+    /// The scripts for a snapshot.
+    pub fn bodies_to_save(&mut self) -> Vec<Arc<[u8]>> {
+        self.engine.as_mut().map(|engine| engine.cache.bodies_to_save()).unwrap_or_default()
     }
 
     /// Puts the engine back.
@@ -308,6 +374,13 @@ pub struct Script {
     pub sha: Sha,
 }
 
+impl Script {
+    #[inline]
+    pub fn is_compiled(&self) -> bool {
+        self.function != Function::NONE
+    }
+}
+
 /// The Lua state and its compiled scripts.
 pub struct Engine {
     lua: Lua,
@@ -342,17 +415,56 @@ impl Engine {
         limits: SourceLimits,
     ) -> Result<Script, LoadError> {
         if let Some(script) = self.cache.find(body, keep) {
-            return Ok(script);
+            return self.compiled(script, limits);
         }
+        let (function, flags) = self.compile(body, limits)?;
+        let source = if keep { Source::Loaded } else { Source::Sent };
+        let script = self.cache.insert(body, function, flags, source);
+        self.evict();
+        Ok(script)
+    }
+
+    fn compile(
+        &mut self,
+        body: &[u8],
+        limits: SourceLimits,
+    ) -> Result<(Function, ScriptFlags), LoadError> {
         let (flags, start) = shebang::parse(body).map_err(LoadError::Shebang)?;
         limits.check(&body[start..]).map_err(LoadError::Limit)?;
-        let function =
-            self.lua.compile(c"@user_script", &body[start..]).map_err(LoadError::Syntax)?;
-        let script = self.cache.insert(body, function, flags, keep);
-        if let Some(forgotten) = self.cache.evict() {
+        let compiled = self.lua.compile(c"@user_script", &body[start..]);
+        Ok((compiled.map_err(LoadError::Syntax)?, flags))
+    }
+
+    fn evict(&mut self) {
+        while let Some(forgotten) = self.cache.evict() {
             self.lua.forget(forgotten);
         }
-        Ok(script)
+    }
+
+    /// A script that was just found, compiled if it came from a file or the primary and was not
+    /// used since.
+    #[inline]
+    pub fn compiled(&mut self, script: Script, limits: SourceLimits) -> Result<Script, LoadError> {
+        match script.is_compiled() {
+            true => Ok(script),
+            false => self.compile_found(script, limits),
+        }
+    }
+
+    #[cold]
+    fn compile_found(&mut self, script: Script, limits: SourceLimits) -> Result<Script, LoadError> {
+        let body = self.cache.body_of_last().unwrap_or_default();
+        let (function, _) = self.compile(&body, limits)?;
+        self.cache.set_function_of_last(function);
+        Ok(Script { function, ..script })
+    }
+
+    /// Adds a script from the primary or a file, to be compiled when it is used.
+    pub fn restore(&mut self, body: &[u8], source: Source) -> Result<(), LoadError> {
+        let (flags, _) = shebang::parse(body).map_err(LoadError::Shebang)?;
+        self.cache.restore(body, flags, source);
+        self.evict();
+        Ok(())
     }
 
     /// The script with this SHA1, 40 hexadecimal digits in any case.
@@ -370,15 +482,15 @@ impl Engine {
         self.cache.body(sha)
     }
 
-    /// Removes all scripts, and resets Lua's state.
-    pub fn flush(&mut self) {
-        for function in self.cache.clear() {
+    /// Removes all scripts, and resets Lua's state. `writes`: this is written like the scripts.
+    pub fn flush(&mut self, writes: bool) {
+        for function in self.cache.clear(writes) {
             self.lua.forget(function);
         }
         self.lua.collect();
     }
 
-    /// Runs a script and writes its return value.
+    /// Runs the script that was just found and writes its return value. `run`: without its source.
     pub fn run<'k, K, A>(
         &mut self,
         run: Run<'_, K, A>,
@@ -388,7 +500,25 @@ impl Engine {
         K: ExactSizeIterator<Item = &'k [u8]>,
         A: ExactSizeIterator<Item = &'k [u8]>,
     {
-        self.lua.run(run, reply)
+        let Run { function, keys, args, host, memory_max, busy_after_ms, .. } = run;
+        let source = self.cache.last_body();
+        self.lua.run(Run { function, source, keys, args, host, memory_max, busy_after_ms }, reply)
+    }
+
+    /// Runs a script in the debugger. See [`Lua::debug`].
+    pub fn debug<'k, K, A>(
+        &mut self,
+        body: &[u8],
+        limit_us: i64,
+        run: Run<'_, K, A>,
+        reply: &mut crate::resp::reply::ReplyWriter<'_>,
+    ) -> (Result<lua::Returned, Failure>, Vec<u8>)
+    where
+        K: ExactSizeIterator<Item = &'k [u8]>,
+        A: ExactSizeIterator<Item = &'k [u8]>,
+    {
+        let start = shebang::parse(body).map_or(0, |(_, start)| start);
+        self.lua.debug((body, &body[start..]), limit_us, run, reply)
     }
 
     /// The Lua state and the libraries of functions.

@@ -9,12 +9,13 @@ use std::path::Path;
 use mio::Token;
 
 use super::handshake::{HANDSHAKE_US, tls_not_configured};
-use super::{FIRST_LISTENER, Server, Turn};
+use super::{Server, Turn};
 use crate::client::{Client, ClientId};
 use crate::command::configure_tls;
 use crate::config::{Config, system_text};
 use crate::gate::users;
 use crate::net::listener::{Listener, set_keepalive};
+use crate::net::source::FIRST_LISTENER;
 use crate::net::stream::{Address, Stream};
 use crate::sys::log::{Level, verbose, warning};
 use crate::sys::process;

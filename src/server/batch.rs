@@ -12,7 +12,7 @@ use crate::resp::args::{Args, Prehashed};
 use crate::resp::request::{Limits, Parsed, Parser, ProtocolError, Range};
 use crate::state::State;
 use crate::state::spec::{Flags, Group};
-use crate::state::table::{Command, FixedKeys};
+use crate::state::table::{Command, FixedKeys, LastName};
 use crate::types::{PREFETCH_STAGES, Value, Wanted};
 
 /// The approximate number of requests in a batch: enough to hide memory latency, few enough to stay
@@ -36,6 +36,8 @@ pub(super) struct Batch {
     pub ranges: Vec<Range>,
     /// Hashes of the prefetched keys.
     pub hashes: Vec<u64>,
+    /// The command of the request before.
+    pub last_name: LastName,
 }
 
 impl Batch {
@@ -113,10 +115,15 @@ impl<'a> Requests<'a> {
         Args::new(self.buffer, &self.ranges[args.start as usize..args.end as usize])
     }
 
-    /// Whether a request's reply shows no stored data, as PING's.
+    /// Whether a request's reply shows no stored data, as PING's; and those that say how the server
+    /// is, which must not wait while the AOF cannot be written.
     #[inline]
     pub fn shows_no_data(&self, index: usize) -> bool {
-        self.requests[index].command.is_some_and(|command| command.spec.group == Group::Connection)
+        self.requests[index].command.is_some_and(|command| match command.spec.group {
+            Group::Connection => true,
+            Group::Server => !command.is(Flags::WRITE | Flags::READONLY),
+            _ => false,
+        })
     }
 
     /// A request in the form that the gate takes.
@@ -259,7 +266,9 @@ impl Batch {
                 Ok(Parsed::Incomplete) => break,
                 Ok(Parsed::Empty) => {}
                 Ok(Parsed::Request) => self.requests.push(Queued {
-                    command: state.find_command(self.ranges[args].of(bytes)),
+                    command: self
+                        .last_name
+                        .find(self.ranges[args].of(bytes), |name| state.find_command(name)),
                     args: args as u32..self.ranges.len() as u32,
                     hashes: 0..0,
                 }),
@@ -281,7 +290,7 @@ impl Turn<'_> {
     /// so that cache misses of the whole batch overlap. Useless for a single key. True: a command
     /// may keep the server busy.
     pub(super) fn prefetch(&mut self, batch: &mut Batch, buffer: &[u8]) -> bool {
-        let Batch { runs, requests, ranges, hashes } = batch;
+        let Batch { runs, requests, ranges, hashes, .. } = batch;
         let mut is_long = false;
         for request in requests.iter_mut() {
             let Some(command) = request.command else { continue };

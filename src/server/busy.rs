@@ -15,14 +15,12 @@ use std::time::Duration;
 
 use mio::Events;
 
-use super::intake::Intake;
+use super::intake::{Intake, note_readiness};
 use super::{Turn, die};
 use crate::client::{Client, ClientId};
 use crate::durability::persistence;
-use crate::http;
 use crate::roles::cluster;
 use crate::roles::following;
-use crate::roles::moving;
 use crate::roles::replicas;
 use crate::state::Core;
 use crate::sys::log::warning;
@@ -37,7 +35,7 @@ pub(super) fn serve(core: &mut Core) {
         };
     let is_first = !std::mem::replace(others_heard, true);
     let database = core.keyspace.selected();
-    let (no_touch, hides_expired) = (core.keyspace.no_touch, core.keyspace.hides_expired);
+    let mode = core.keyspace.mode;
     let begun = core.state.stats.timing.mark();
     if let Some(client) = client.and_then(|id| core.state.clients.get_mut(id)) {
         client.reading.is_held = true;
@@ -45,7 +43,7 @@ pub(super) fn serve(core: &mut Core) {
     let turn = &mut Turn { core, intake: &mut Intake::default(), is_nested: true };
     take_turn(turn, is_first);
     core.keyspace.select(database);
-    (core.keyspace.no_touch, core.keyspace.hides_expired) = (no_touch, hides_expired);
+    core.keyspace.mode = mode;
     core.state.stats.timing.go_back(begun);
 }
 
@@ -59,10 +57,7 @@ fn take_turn(turn: &mut Turn<'_>, is_first: bool) {
         }
         _ => {}
     }
-    http::look(&mut turn.core.state, &events);
-    following::look(&mut turn.core.state, &events);
-    cluster::look(&mut turn.core.state, &events);
-    moving::look(&mut turn.core.state, &events);
+    note_readiness(&mut turn.core.state, &events);
     cluster::nested_turn(&mut turn.core.state);
     turn.take_in(&events);
     if is_first {
@@ -81,8 +76,6 @@ fn take_turn(turn: &mut Turn<'_>, is_first: bool) {
     }
     replicas::send(&mut turn.core.state);
     following::keep_alive(&mut turn.core.state);
-    turn.flush();
-    turn.run_handshakes();
-    http::turn(turn.core);
+    turn.send();
     turn.close_clients();
 }

@@ -4,7 +4,7 @@
 //! that are in use, and for the data. So each step calls the same function as the start (`names`,
 //! `open_files`, the room of TLS, `net::listener`), or a `try_` function beside it that leaves
 //! nothing behind. A step is left out if a line on which it depends is refused already: its fault
-//! might only follow from that. `tests/it/check_config.rs` compares the check with starts.
+//! might only follow from that. `tests/it/process/check_config.rs` compares the check with starts.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;

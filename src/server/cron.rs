@@ -12,11 +12,11 @@ use crate::command::configure_tls;
 use crate::durability::persistence;
 use crate::gate::limits::{check_output_limit, count_clients_memory};
 use crate::http;
-use crate::net::bus;
+use crate::net::source::Source;
 use crate::roles::{cluster, following, replicas};
 use crate::state::State;
 use crate::sys::log::{notice, warning};
-use crate::sys::{alloc, crash};
+use crate::sys::{alloc, crash, process};
 
 /// How long a client that is being closed may leave its last replies unread. Unit: microseconds.
 const LAST_REPLIES_US: i64 = 10_000_000;
@@ -28,7 +28,7 @@ impl Server {
     /// Notes whether clients, replicas, files or other threads have done anything. Other nodes are
     /// answered without the periodic work.
     pub(super) fn note_activity(&mut self, events: &Events) {
-        if !events.iter().all(|event| bus::is_own(event.token())) {
+        if !events.iter().all(|event| Source::of(event.token()) == Source::Bus) {
             self.is_quiet = false;
         }
     }
@@ -50,7 +50,7 @@ impl Server {
             && persistence.under_way().is_none()
             && !(persistence.queued.save || persistence.queued.rewrite)
             && !clients.has_overdue()
-            && self.core.state.blocking.all_lock_waiters() == 0
+            && self.core.state.waits.all_lock_waiters() == 0
             && net.pending.accept_later.is_empty()
             && net.pending.handshaking.is_empty()
             && net.http.is_empty()
@@ -81,6 +81,7 @@ impl Server {
         }
         crash::tell_watchdog();
         let state = &mut self.core.state;
+        process::reap(&mut state.scripts.debugged);
         let used = alloc::allocated();
         if used > state.stats.peak_memory {
             state.stats.peak_memory = used;
@@ -101,7 +102,6 @@ impl Server {
             .pending
             .accept_again
             .append(&mut self.core.state.net.pending.accept_later);
-        self.core.state.net.outgoing.close_unused(now_us);
         self.core.state.net.lines.close_unused(now_us);
         if let Err(fatal) = persistence::periodic(&mut self.core) {
             return self.fail(&fatal);
@@ -157,7 +157,7 @@ impl Server {
             now_us - client.active_us > timeout_us
                 && !client.flags.intersects(waiting)
                 && !client.is_suspended()
-                && !client.waits_for_pushes()
+                && !client.has_waits()
                 && !locks.has_sessions_of(client.id)
                 && !permits.has_sessions_of(client.id)
         };

@@ -133,7 +133,7 @@ impl DrivenServer {
             };
             entry.allocated() + value
         });
-        // A server that reloads its data has clients, and a stream that replicas or the log have
+        // A server that reloads its data has clients, and a stream that replicas or the AOF have
         // not taken completely yet.
         let clients: usize = state.clients.iter().map(Client::memory).sum();
         let backlog = state.replication.backlog.as_ref().map_or(0, Backlog::memory);

@@ -9,16 +9,33 @@ use crate::client::readiness::LogWait;
 use crate::client::{Client, ClientId};
 use crate::gate::closing::forget_client;
 use crate::gate::limits::clients_memory_max;
-use crate::gate::{asynchronous, blocking, sessions, tracking, transaction};
+use crate::gate::{sessions, tracking, transaction};
+use crate::http;
 use crate::state::persistence::Persistence;
 use crate::sys::log::verbose;
+use crate::waiting;
 
-/// The most empty output buffers kept for the next turn, and the largest size kept.
+/// The most empty output buffers kept for the next turn. A buffer that is not kept grows again from
+/// nothing, and copies its bytes several times.
 const SPARE_BUFFERS: usize = 64;
-const SPARE_BYTES_MAX: usize = 64 * 1024;
+/// Larger ones, for pipelined replies of some KiB each, are few; still larger ones are not kept.
+const LARGE_SPARE_BUFFERS: usize = 8;
+const LARGE_BYTES: usize = 64 * 1024;
+const SPARE_BYTES_MAX: usize = 256 * 1024;
 
-/// Whether a client's output may be sent: replies that show a change wait for the log's policy. If
-/// not, marks the client as waiting for the log.
+/// Whether an empty buffer of this capacity is kept beside those that are kept already.
+fn is_worth_keeping(kept: &[Vec<u8>], capacity: usize) -> bool {
+    if kept.len() >= SPARE_BUFFERS {
+        return false;
+    }
+    let is_large = |capacity: usize| capacity > LARGE_BYTES;
+    let large = || kept.iter().filter(|other| is_large(other.capacity())).count();
+    (1..=SPARE_BYTES_MAX).contains(&capacity)
+        && (!is_large(capacity) || large() < LARGE_SPARE_BUFFERS)
+}
+
+/// Whether a client's output may be sent: replies that show a change wait for the AOF's policy. If
+/// not, marks the client as waiting for the AOF.
 fn check_log_allows_sending(persistence: &Persistence, client: &mut Client) -> bool {
     let length = client.output.len();
     let may_leave = |offset| client.is_closing_now() || persistence.may_leave(offset);
@@ -37,6 +54,13 @@ fn check_log_allows_sending(persistence: &Persistence, client: &mut Client) -> b
 }
 
 impl Turn<'_> {
+    /// Sends replies, also to TLS's handshakes and HTTP's requests.
+    pub(super) fn send(&mut self) {
+        self.flush();
+        self.run_handshakes();
+        http::turn(self.core);
+    }
+
     /// Sends pending outputs, one write per client. Killed clients are closed first, so they are
     /// gone when the reply of CLIENT KILL is read.
     pub(super) fn flush(&mut self) {
@@ -117,6 +141,7 @@ impl Turn<'_> {
         let done = client.output.is_empty() && !client.stream.has_unsent();
         let waited = client.writability.is_registered();
         if done && client.is_closing() {
+            self.core.state.clients.informed.insert(id);
             return self.core.state.clients.close(id);
         }
         if waited || !done {
@@ -139,10 +164,9 @@ impl Turn<'_> {
     pub(super) fn keep_spare(&mut self, id: ClientId) {
         let Some(client) = self.core.state.clients.get_mut(id) else { return };
         let storage = client.output.take_storage();
-        if self.core.state.clients.spare_buffers.len() < SPARE_BUFFERS
-            && (1..=SPARE_BYTES_MAX).contains(&storage.capacity())
-        {
-            self.core.state.clients.spare_buffers.push(storage);
+        let spare_buffers = &mut self.core.state.clients.spare_buffers;
+        if is_worth_keeping(spare_buffers, storage.capacity()) {
+            spare_buffers.push(storage);
         }
     }
 
@@ -154,8 +178,7 @@ impl Turn<'_> {
                 self.core.state.clients.to_close.push(id);
                 continue;
             }
-            blocking::forget(self.core, id);
-            asynchronous::forget(self.core, id);
+            waiting::forget(self.core, id);
             sessions::forget(self.core, id);
             forget_client(&mut self.core.state, id);
             tracking::close(self.core, id);
@@ -165,5 +188,30 @@ impl Turn<'_> {
                 let _ = client.stream.deregister(self.core.state.net.poll.registry());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kept_buffers_are_many_small_and_few_large_ones() {
+        let keep = |sizes: &[usize]| {
+            let mut kept = Vec::new();
+            for &size in sizes {
+                if is_worth_keeping(&kept, size) {
+                    kept.push(Vec::with_capacity(size));
+                }
+            }
+            kept.iter().map(Vec::capacity).sum::<usize>() >> 10
+        };
+        assert_eq!(keep(&[0, SPARE_BYTES_MAX + 1, usize::MAX]), 0);
+        // Sixteen replies of 4 KB, for which a buffer has doubled.
+        assert_eq!(keep(&[128 << 10]), 128);
+        assert_eq!(keep(&[SPARE_BYTES_MAX; 20]), 8 * 256);
+        assert_eq!(keep(&[LARGE_BYTES; 100]), 64 * 64);
+        let mixed: Vec<_> = [SPARE_BYTES_MAX, 1024].into_iter().cycle().take(40).collect();
+        assert_eq!(keep(&mixed), 8 * 256 + 20);
     }
 }

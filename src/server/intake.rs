@@ -6,17 +6,16 @@
 
 use std::io;
 
-use mio::{Events, Token};
+use mio::Events;
 
+use super::Turn;
 use super::batch::{BATCH_REQUESTS, Batch, Unparsed};
-use super::{FIRST_LISTENER, LISTENERS_MAX, Turn, WAKER};
 use crate::client::readiness::LogWait;
 use crate::client::{Client, ClientFlags, ClientId, Input, LargeInput};
 use crate::gate::limits::{describe_for_log, spare_memory};
-use crate::net::http::is_own;
-use crate::net::primary::PRIMARY;
-use crate::net::{bus, lines};
+use crate::net::source::Source;
 use crate::resp::request::{CLIENT_REQUEST_BYTES_MAX, Limits, Parser};
+use crate::state::State;
 use crate::sys::log::{verbose, warning};
 
 /// Size of the arena. It is emptied with every batch.
@@ -47,22 +46,35 @@ impl Default for Intake {
     }
 }
 
+/// Notes the readiness of all connections but those of clients, before any of them is served.
+pub(super) fn note_readiness(state: &mut State, events: &Events) {
+    for event in events {
+        match Source::of(event.token()) {
+            Source::Primary => {
+                if let Some(socket) = &mut state.link_socket {
+                    socket.note(event);
+                }
+            }
+            Source::Http => state.net.http.note_readiness(event),
+            Source::Bus => state.net.bus.note_readiness(event),
+            Source::Lines => state.net.lines.note_readiness(event),
+            Source::Client(_) | Source::Listener(_) | Source::Waker => {}
+        }
+    }
+}
+
 impl Turn<'_> {
     /// Handles events: accepts new clients, and reads the ready ones.
     pub(super) fn take_in(&mut self, events: &Events) {
         // Taken first: clients added from now on were read in this turn.
         let read_again = std::mem::take(&mut self.core.state.clients.to_read);
         for event in events {
-            match event.token() {
-                WAKER => {}
-                // Handled by `following`.
-                PRIMARY => {}
-                // `http`, the cluster's bus and the lines of moves have noted these events.
-                token if is_own(token) || bus::is_own(token) || lines::is_own(token) => {}
-                Token(token) if token > FIRST_LISTENER - LISTENERS_MAX => {
-                    self.accept(FIRST_LISTENER - token);
-                }
-                Token(slot) => self.client_is_ready(slot, event),
+            match Source::of(event.token()) {
+                Source::Client(slot) => self.client_is_ready(slot, event),
+                Source::Listener(listener) => self.accept(listener),
+                // Noted by `note_readiness`.
+                Source::Primary | Source::Http | Source::Bus | Source::Lines => {}
+                Source::Waker => {}
             }
         }
         for listener in std::mem::take(&mut self.core.state.net.pending.accept_again) {
@@ -157,7 +169,7 @@ impl Turn<'_> {
             client.input = Input::Empty;
         }
         self.intake.arena_used = start + waiting + count;
-        self.parse_arena(id, start);
+        self.parse_arena(id, start, count == room);
         let is_large = |client: &Client| matches!(client.input, Input::Large(_));
         if count == room && self.core.state.clients.get(id).is_some_and(is_large) {
             self.read_large(id);
@@ -199,9 +211,26 @@ impl Turn<'_> {
         {
             return None;
         }
-        // The bytes are read through the arena, which is empty now. So memory for announced bytes
-        // is needed only when they come. Room in the request's buffer would have to be zeroed for
-        // each read.
+        let count = match client.read_to_its_place(LARGE_READ_BYTES) {
+            Some((read, room)) => self.count_read(id, read, room)?,
+            None => self.read_through_arena(id)?,
+        };
+        if !self.check_query_limit(id) {
+            return None;
+        }
+        let client = self.core.state.clients.get_mut(id)?;
+        if let Input::Large(large) = std::mem::take(&mut client.input) {
+            self.run_own(id, *large);
+        }
+        let client = self.core.state.clients.get(id)?;
+        let goes_on = matches!(client.input, Input::Large(_)) && !client.is_closing();
+        goes_on.then_some(count)
+    }
+
+    /// Reads a piece of a large request through the arena, which is empty now. So memory for
+    /// announced bytes is needed only when they come. Returns the piece's size.
+    fn read_through_arena(&mut self, id: ClientId) -> Option<usize> {
+        let client = self.core.state.clients.get_mut(id)?;
         let room = self.intake.arena.len();
         let read = io::Read::read(&mut client.stream, &mut self.intake.arena);
         let count = self.count_read(id, read, room)?;
@@ -215,16 +244,18 @@ impl Turn<'_> {
             large.make_room(count, wanted.saturating_sub(count), spare);
         }
         large.buffer.extend_from_slice(&self.intake.arena[..count]);
-        if !self.check_query_limit(id) {
-            return None;
-        }
+        Some(count)
+    }
+
+    /// Reads the `wanted` rest of a request to its place in the arena, if there is room. Returns
+    /// the number of bytes that have come.
+    fn read_rest(&mut self, id: ClientId, wanted: usize) -> Option<usize> {
+        let space = self.intake.arena[self.intake.arena_used..].get_mut(..wanted)?;
         let client = self.core.state.clients.get_mut(id)?;
-        if let Input::Large(large) = std::mem::take(&mut client.input) {
-            self.run_own(id, *large);
-        }
-        let client = self.core.state.clients.get(id)?;
-        let goes_on = matches!(client.input, Input::Large(_)) && !client.is_closing();
-        goes_on.then_some(count)
+        let read = io::Read::read(&mut client.stream, space);
+        let count = self.count_read(id, read, wanted)?;
+        self.intake.arena_used += count;
+        Some(count)
     }
 
     /// Handles a read's result. None: no bytes to parse. Closes a client whose connection is
@@ -305,8 +336,8 @@ impl Turn<'_> {
     }
 
     /// Parses a client's bytes in the arena from `start` on; an incomplete request goes back to the
-    /// client.
-    fn parse_arena(&mut self, id: ClientId, start: usize) {
+    /// client. `has_more`: more bytes have probably come.
+    fn parse_arena(&mut self, id: ClientId, start: usize, has_more: bool) {
         let end = self.intake.arena_used;
         let Some(client) = self.core.state.clients.get(id) else { return };
         if !client.flags.contains(ClientFlags::AUTHENTICATED) {
@@ -318,9 +349,24 @@ impl Turn<'_> {
         let mut parser = Parser::default();
         let bytes = &mut self.intake.arena[..end];
         let mut unparsed = Unparsed { bytes, at: start, parser: &mut parser };
+        let runs = self.intake.batch.runs.len();
         self.intake.batch.parse(&self.core.state, id, &mut unparsed, &limits, usize::MAX);
-        let at = unparsed.at;
-        let tail = &self.intake.arena[at..end];
+        let mut at = unparsed.at;
+        let wanted = parser.bytes_wanted();
+        // A request of somewhat more than one read, as of a value of 64 KiB, is not copied from the
+        // arena. It must be the only one: a batch has one run for each client.
+        let is_first = self.intake.batch.runs.len() == runs;
+        if has_more
+            && is_first
+            && (1..=READ_BYTES).contains(&wanted)
+            && self.read_rest(id, wanted).is_some()
+        {
+            let bytes = &mut self.intake.arena[..self.intake.arena_used];
+            let mut unparsed = Unparsed { bytes, at, parser: &mut parser };
+            self.intake.batch.parse(&self.core.state, id, &mut unparsed, &limits, 1);
+            at = unparsed.at;
+        }
+        let tail = &self.intake.arena[at..self.intake.arena_used];
         if tail.is_empty() {
             return;
         }

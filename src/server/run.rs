@@ -4,11 +4,11 @@
 use super::Turn;
 use super::batch::{BATCH_REQUESTS, Batch, Queued, Requests, Run, Unparsed};
 use super::intake::{INPUT_MAX, LARGE_BYTES};
+use crate::client::waits::Answer;
 use crate::client::{Client, ClientId, Input, LargeInput};
 use crate::durability::persistence::spread_effects;
 use crate::gate::execute::{Gate, Ran};
 use crate::gate::limits::{check_output_limit, describe_for_log, evict_clients, output_limit};
-use crate::gate::waking;
 use crate::resp::Protocol;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::resp::request::{ProtocolError, encode, encoded_len};
@@ -16,6 +16,7 @@ use crate::roles::replicas;
 use crate::state::context::Caller;
 use crate::state::spec::Flags;
 use crate::sys::log::verbose;
+use crate::waiting::{self, waking};
 
 /// A client's limits are checked between its requests, each time they have made this amount of
 /// output: a short pipeline can ask for gigabytes. Unit: bytes.
@@ -49,7 +50,7 @@ impl Turn<'_> {
     fn run_requests(&mut self, buffer: &[u8], unrun: Unrun) -> bool {
         let mut batch = std::mem::take(&mut self.intake.batch);
         let may_be_long = self.prefetch(&mut batch, buffer);
-        let Batch { runs, requests, ranges, hashes } = &mut batch;
+        let Batch { runs, requests, ranges, hashes, .. } = &mut batch;
         if may_be_long && runs.len() > 1 {
             self.put_long_last(runs, requests);
         }
@@ -103,6 +104,7 @@ impl Turn<'_> {
         let was_plain = client.log_wait.is_needless(client.output.len());
         let mut output = std::mem::take(&mut client.output);
         output.set_limit(output_limit(&self.core.state.config, client.flags));
+        output.borrow_values();
         let mut protocol = client.protocol;
         self.core.keyspace.select(client.database);
         let (done, goes_on) = match waits {
@@ -157,9 +159,14 @@ impl Turn<'_> {
                     self.spread_early();
                 }
                 Ran::NotYet => goes_on = false,
-                Ran::Waits => {
+                Ran::Suspended => {
                     done += 1;
                     goes_on = false;
+                }
+                Ran::Waits(wait) => {
+                    done += 1;
+                    goes_on = wait.answer == Answer::Push;
+                    waiting::begin(self.core, wait);
                 }
                 Ran::Closes => {
                     self.core.state.clients.close_after_reply(id, self.core.state.now);

@@ -16,7 +16,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::intake::Intake;
 use super::names::RenamedCommands;
-use super::{Ending, Server, WAKER, busy};
+use super::{Ending, Server, busy};
 use crate::client::Client;
 use crate::client::life::Suspension;
 use crate::clock::Clock;
@@ -31,6 +31,7 @@ use crate::durability::{load, persistence};
 use crate::gate::sessions;
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
+use crate::net::source::WAKER;
 use crate::net::tls::Tls;
 use crate::persist::aof::log::Fatal;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
@@ -425,6 +426,7 @@ impl Server {
     /// Cleans up before the process ends.
     pub(super) fn finish(&mut self) {
         self.close_listeners();
+        process::kill_children(&mut self.core.state.scripts.debugged);
         if self.ending == Ending::WithoutChanges {
             return;
         }

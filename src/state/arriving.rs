@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use crate::ids::ClientId;
 use crate::persist::rdb::payload::PayloadError;
 use crate::persist::saver::lock;
-use crate::state::moving::Beside;
+use crate::state::moving::ThreadResult;
 use crate::types::Stored;
 
 /// The result of decoding a payload.
@@ -45,7 +45,7 @@ enum Stage {
     /// The client still has its input.
     Asked(Decode),
     /// A thread has the input.
-    Away(Beside<Decoded>),
+    Away(ThreadResult<Decoded>),
     Here(Restored),
     /// No thread is available: the loop decodes the payload.
     NoThread,
@@ -110,7 +110,7 @@ impl Arriving {
 
     /// Notes that a thread will leave the value of this client's payload, and its input, at
     /// `place`.
-    pub fn begin(&mut self, client: ClientId, place: Beside<Decoded>) {
+    pub fn begin(&mut self, client: ClientId, place: ThreadResult<Decoded>) {
         if let Some(arrival) = self.arrivals.get_mut(&client) {
             arrival.stage = Stage::Away(place);
         }

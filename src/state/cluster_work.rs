@@ -63,10 +63,10 @@ pub struct ClusterWork {
     /// When a failed save is tried again, and when a failure was last logged: same clock and unit.
     pub next_save_us: i64,
     pub failure_logged_us: Option<i64>,
-    /// Slots whose keys are being deleted; of a replica, by its primary. [`Self::are_drops_told`]:
-    /// replicas and the log know them.
-    pub drops: Option<SlotSet>,
-    pub are_drops_told: bool,
+    /// Slots whose keys are being deleted; of a replica, by its primary. [`Self::is_announced`]:
+    /// replicas and the AOF know them.
+    pub slots_to_empty: Option<SlotSet>,
+    pub is_announced: bool,
     pub lists: SlotLists,
     /// The cluster's number of slots gained when fences were last renewed.
     pub fenced: u64,
@@ -88,7 +88,7 @@ impl State {
         let following = self.replication.following.as_deref();
         let age_ms = |since_us: i64| (now.boot_us - since_us).max(0) / 1000;
         let data_age_ms = match following {
-            Some(following) if following.is_connected() => age_ms(following.heard_us),
+            Some(following) if following.is_connected() => age_ms(following.last_sign_us),
             Some(following) if following.down_since_us.is_some() => {
                 age_ms(following.heard_before_us)
             }

@@ -5,17 +5,47 @@ use crate::state::table::Command;
 use std::ops::Range;
 
 pub use crate::client::acks::{AcksAwaited, Replicas};
-pub use crate::client::blocked::Wait;
 use crate::client::life::Suspension;
+pub use crate::client::waits::On;
+use crate::client::waits::{Answer, NEVER, ScatteredKeys, Wait};
 use crate::client::{Client, ClientId};
 use crate::error::CommandError;
 use crate::keyspace::Key;
+use crate::keyspace::waiting::Wanted;
 use crate::resp::args::Prehashed;
+use crate::resp::owned::OwnedRequest;
 use crate::resp::reply::ReplyWriter;
 use crate::state::{Core, State};
 
 /// A handler's result. The gate writes an error as the reply.
 pub type CommandResult = Result<Outcome, CommandError>;
+
+/// The wait of a command for a key's change.
+pub struct WaitForKeys {
+    pub wanted: Wanted,
+    /// The indices of the key arguments.
+    pub keys: Range<usize>,
+    /// Those of keys elsewhere in the request.
+    pub others: Vec<usize>,
+    /// Boot-time clock, microseconds; None: no timeout.
+    pub deadline_us: Option<i64>,
+    /// The request to run when a key is ready, if it differs from the sent one; its keys have the
+    /// same indices.
+    pub rewritten: Option<OwnedRequest>,
+    /// How long the place is kept while the client is away; None: not at all.
+    pub grace_ms: Option<i64>,
+    /// Whether the client waits at the head of the queues, before the order of arrival.
+    pub is_first: bool,
+}
+
+impl WaitForKeys {
+    /// A wait in the order of arrival, with the request as it was sent.
+    pub fn new(wanted: Wanted, keys: Range<usize>, deadline_us: Option<i64>) -> Self {
+        let others = Vec::new();
+        let (rewritten, grace_ms, is_first) = (None, None, false);
+        WaitForKeys { wanted, keys, others, deadline_us, rewritten, grace_ms, is_first }
+    }
+}
 
 /// The outcome of a command.
 #[derive(Debug)]
@@ -27,16 +57,9 @@ pub enum Outcome {
     Postponed,
     /// The reply is complete; the client's further requests wait until the server resumes it.
     Suspended,
-    /// No reply yet: the client is blocked. Made by [`Context::block`].
-    Blocked(Box<Wait>),
-    /// No reply yet: the client waits for replicas to acknowledge.
-    AwaitsAcks(Box<AcksAwaited>),
-    /// The command did not run. It runs once replicas have acknowledged that they have run it.
-    AwaitsRepetition(Box<AcksAwaited>),
-    /// No reply yet: the client waits for the MIGRATE with this number.
-    Moves(u64),
-    /// No reply yet: the command's grant waits for replicas, see `State::blocking.unconfirmed`.
-    Unconfirmed,
+    /// The client waits, for a reply or a push message. The command replies now only if a push
+    /// message comes later.
+    Waits(Box<Wait>),
     /// A woken command still has nothing to reply: the client keeps its place and its deadline.
     WaitsOn,
     /// The connection is closed once the reply is sent.
@@ -73,7 +96,7 @@ impl Caller {
 }
 
 /// The limits of a command's data, in bytes. The configured limits are for clients: a permitted
-/// request is in the log and goes to replicas, and must have the same effect there under any
+/// request is in the AOF and goes to replicas, and must have the same effect there under any
 /// configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizeLimits {
@@ -140,7 +163,7 @@ pub enum Effect {
     Instead,
     /// The requests given to [`Context::instead_of`], although the count of changes is the same.
     Hint,
-    /// Nothing: the commands that this one ran were repeated themselves, or no other server needs
+    /// Nothing: the commands that this one ran were replicated themselves, or no other server needs
     /// to know.
     Nothing,
 }
@@ -206,10 +229,10 @@ impl<'a> Context<'a> {
 
     /// Blocks the client. A woken command that is not served keeps its place and deadline; its new
     /// wait is ignored. If blocking is not allowed, the reply is that of a timeout, a null array.
-    pub fn block(&mut self, wait: Wait) -> CommandResult {
+    pub fn block(&mut self, wait: WaitForKeys) -> CommandResult {
         match self.origin {
             Origin::Client if self.caller.client().is_some() => {
-                Ok(Outcome::Blocked(Box::new(wait)))
+                Ok(Outcome::Waits(self.wait_for_keys(wait, Answer::Reply)))
             }
             Origin::Woken(_) => Ok(Outcome::WaitsOn),
             Origin::Client
@@ -221,6 +244,68 @@ impl<'a> Context<'a> {
                 Ok(Outcome::Replied)
             }
         }
+    }
+
+    /// The calling client's wait for keys without being blocked. A client that already waits for
+    /// them, for the same owner, keeps its place. None: the client has no place, and no further one
+    /// may wait (`is_full`). Only for commands of clients.
+    pub fn wait_without_blocking(&mut self, wait: WaitForKeys, is_full: bool) -> Option<Box<Wait>> {
+        let (wanted, names) = (wait.wanted, self.names(wait.keys.clone()));
+        let names = (self.core.keyspace.selected(), &*names);
+        let own = self.core.state.waits.find(self.caller.client(), wanted, names);
+        if own.is_none() && is_full {
+            return None;
+        }
+        let mut wait = self.wait_for_keys(wait, Answer::Push);
+        wait.ticket = own.unwrap_or(wait.ticket);
+        Some(wait)
+    }
+
+    /// The names of keys, and the argument after them: the owner of locks.
+    pub fn names(&self, keys: Range<usize>) -> Vec<&'a [u8]> {
+        self.args.iter_from(keys.start).take(keys.len() + 1).collect()
+    }
+
+    fn wait_for_keys(&mut self, wait: WaitForKeys, answer: Answer) -> Box<Wait> {
+        let WaitForKeys { wanted, keys, others, deadline_us, rewritten, grace_ms, is_first } = wait;
+        let together = keys.start as u32..keys.end as u32;
+        let on = match others.is_empty() {
+            true => On::Keys(together),
+            false => {
+                let others = others.into_iter().map(|index| index as u32).collect();
+                On::ScatteredKeys(Box::new(ScatteredKeys { together, others }))
+            }
+        };
+        let mut wait = self.wait(wanted, on, deadline_us);
+        wait.answer = answer;
+        wait.grace_ms = grace_ms.unwrap_or(0);
+        wait.request = rewritten.unwrap_or_else(|| OwnedRequest::new(self.args.iter_from(0)));
+        if is_first {
+            wait.ticket = self.core.keyspace.waiting.next_ticket(wanted, true);
+        }
+        if grace_ms.is_some() && self.core.state.waits.has_kept() {
+            let names = (wait.database, &*self.names(keys));
+            let kept = self.core.state.waits.take_kept(wanted, names);
+            wait.ticket = kept.unwrap_or(wait.ticket);
+        }
+        wait
+    }
+
+    /// The calling client's wait, for which it is blocked and after which the command does not run
+    /// again. Only for commands of clients.
+    pub fn wait(&mut self, wanted: Wanted, on: On, deadline_us: Option<i64>) -> Box<Wait> {
+        Box::new(Wait {
+            ticket: self.core.keyspace.waiting.next_ticket(wanted, false),
+            client: self.client_id(),
+            on,
+            answer: Answer::Reply,
+            command: self.command.id,
+            database: self.core.keyspace.selected(),
+            deadline_us: deadline_us.unwrap_or(NEVER),
+            since_us: self.core.state.now.boot_us,
+            grace_ms: 0,
+            request: OwnedRequest::default(),
+        })
     }
 
     /// Checks a number of random elements to be drawn with repetition. Errors: a script asks for

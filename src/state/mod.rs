@@ -6,9 +6,10 @@
 //! as a [`Task`].
 //!
 //! - Parts: `network`, with unfinished answers of HTTP (`http_job`), `pauses`, `process`,
-//!   `persistence` (saving and the log), `replicas` (those of this server), `lock_waits` (clients
-//!   that wait for locks), `moving` (keys on their way to another server), `arriving` (values of
-//!   RESTORE), `slot_moves` (slots on their way), `cluster_work` (the loop's work for the cluster).
+//!   `persistence` (saving and the AOF), `replicas` (those of this server), `moving` (keys on their
+//!   way to another server), `arriving` (values of RESTORE), `slot_moves` (slots on their way),
+//!   `cluster_work` (the loop's work for the cluster).
+//! - `promoted` notes promotions of replicas by sentinels.
 //! - `writes` says whether writes are possible now, for requests and for all that time starts.
 //! - Commands: `table` numbers and finds them, `spec` is the specification of one, `context` the
 //!   input of its handler. These three belong together: a specification names its handler, the
@@ -18,12 +19,12 @@ pub mod arriving;
 pub mod cluster_work;
 pub mod context;
 pub mod http_job;
-pub mod lock_waits;
 pub mod moving;
 mod network;
 mod pauses;
 pub mod persistence;
 mod process;
+pub mod promoted;
 mod replicas;
 pub mod slot_moves;
 pub mod spec;
@@ -35,15 +36,16 @@ use std::collections::HashMap;
 use mio::Poll;
 
 use crate::acl::Acl;
-use crate::client::blocked::Blocking;
 use crate::client::handed::OnTheWay;
+use crate::client::waits::Waits;
 use crate::client::{ClientFlags, ClientId, Clients};
 use crate::clock::{Clock, ExpiryBy, Now};
 use crate::cluster::{self, Cluster};
 use crate::config::{Compatibility, Config};
 use crate::keyspace::Keyspace;
+use crate::keyspace::locks::LostLock;
 use crate::net::primary::Socket;
-use crate::persist::rdb::{Encoder, Version};
+use crate::persist::rdb::{Encoder, Newer, Version};
 use crate::pubsub::PubSub;
 use crate::replication::Replication;
 use crate::replication::effects::Effects;
@@ -57,7 +59,7 @@ use crate::state::http_job::PageKeys;
 use crate::state::moving::Moving;
 use crate::state::slot_moves::SlotMoves;
 use crate::state::spec::Flags;
-use crate::state::table::{Command, CommandTable, Opening};
+use crate::state::table::{Command, CommandTable, FastPath};
 use crate::state::writes::WriteRule;
 use crate::stats::Statistics;
 use crate::stats::slots::SlotStats;
@@ -110,9 +112,11 @@ pub struct State {
     pub net: Network,
     pub page_keys: PageKeys,
     monitors: Vec<ClientId>,
-    pub blocking: Blocking,
+    pub waits: Waits,
     /// Elements and permits whose replies have not left yet.
     pub handed: OnTheWay,
+    /// Locks that the running script has ended.
+    pub lost_in_script: Vec<LostLock>,
     /// No lock is granted until this time: boot-time clock, microseconds.
     pub locks_recovered_us: i64,
     pub scripts: Scripts,
@@ -126,8 +130,8 @@ pub struct State {
     pub moving: Moving,
     pub arriving: Arriving,
     pub slot_moves: SlotMoves,
-    /// See [`State::opening`].
-    gate: Opening,
+    /// See [`State::allowed_fast_path`].
+    fast_path: FastPath,
     /// Work for the loop at the end of the turn.
     pub tasks: Vec<Task>,
     pub debug: DebugSwitches,
@@ -181,8 +185,9 @@ impl State {
             net: Network::new(poll),
             page_keys: PageKeys::default(),
             monitors: Vec::new(),
-            blocking: Blocking::default(),
+            waits: Waits::default(),
             handed: OnTheWay::default(),
+            lost_in_script: Vec::new(),
             locks_recovered_us: 0,
             scripts,
             effects: Effects::default(),
@@ -194,7 +199,7 @@ impl State {
             arriving: Arriving::default(),
             slot_moves: SlotMoves::default(),
             // The gate is closed until the configuration is applied.
-            gate: Opening::Closed,
+            fast_path: FastPath::Closed,
             tasks: Vec::new(),
             debug: DebugSwitches::default(),
             cluster: None,
@@ -214,21 +219,23 @@ impl State {
     }
 
     /// The encoder of DUMP and MIGRATE, kept because its compression table is large.
-    pub fn payload_encoder(&mut self) -> &mut Encoder {
-        let (compresses, volatile) = (self.config.rdbcompression, self.volatile_version());
+    /// `lease_shift_ms`: the keyspace's.
+    pub fn payload_encoder(&mut self, lease_shift_ms: i64) -> &mut Encoder {
+        let (compresses, newer) = (self.config.rdbcompression, self.newer());
         let kept = self.encoder.take().filter(|(did, _)| *did == compresses);
         let new = || (compresses, Box::new(Encoder::new(compresses)));
         let encoder = &mut self.encoder.insert(kept.unwrap_or_else(new)).1;
-        encoder.volatile = volatile;
+        encoder.newer = newer;
+        encoder.leases.shift_ms = lease_shift_ms;
         encoder
     }
 
-    /// The RDB version of files and payloads with deadlines of fields: Redis and Valkey read
-    /// different ones.
-    pub fn volatile_version(&self) -> Version {
+    /// The forms of data that Redis 7.0 does not know: Redis and Valkey read different ones.
+    pub fn newer(&self) -> Newer {
         match self.config.compatible_with {
-            Compatibility::Redis8 => Version::REDIS_12,
-            _ => Version::VALKEY_80,
+            Compatibility::Redis8 => Newer { volatile: Version::REDIS_12, producers: true },
+            Compatibility::Redis72 => Newer { volatile: Version::VALKEY_80, producers: true },
+            _ => Newer { volatile: Version::VALKEY_80, producers: false },
         }
     }
 
@@ -353,8 +360,8 @@ impl State {
     }
 
     /// Which commands the gate can run without asking `gate/admit.rs`.
-    fn opening(&self) -> Opening {
-        // Replicas have an opening of their own.
+    fn allowed_fast_path(&self) -> FastPath {
+        // Replicas have a fast path of their own.
         const REFUSALS: [WriteRule; 3] = [WriteRule::Disk, WriteRule::Replicas, WriteRule::Restart];
         let is_closed = self.applies_maxmemory()
             || REFUSALS.into_iter().any(|rule| self.refusal_by(rule).is_some())
@@ -366,23 +373,27 @@ impl State {
             || self.config.import_mode
             || self.persistence.loading.is_some();
         match is_closed {
-            true => Opening::Closed,
-            false if self.cluster.is_some() && self.replication.is_replica() => Opening::Closed,
-            false if self.cluster.is_some() => Opening::Owned,
-            false if self.replication.is_replica() => Opening::Reads,
-            false => Opening::All,
+            true => FastPath::Closed,
+            false if self.cluster.is_some() && self.replication.is_replica() => FastPath::Closed,
+            false if self.cluster.is_some() => FastPath::Owned,
+            false if self.replication.is_replica() => FastPath::Reads,
+            false => FastPath::All,
         }
     }
 
-    /// Recomputes [`Self::gate`]. Call this where a cause of [`Self::opening`] may have changed.
-    pub fn note_gate(&mut self) {
-        self.gate = self.opening();
+    /// Recomputes [`Self::fast_path`]. Call this where a cause of [`Self::allowed_fast_path`] may
+    /// have changed.
+    pub fn refresh_fast_path(&mut self) {
+        self.fast_path = self.allowed_fast_path();
     }
 
     #[inline]
-    pub fn gate(&self) -> Opening {
-        debug_assert!(self.gate <= self.opening(), "note_gate was not called");
-        self.gate
+    pub fn fast_path(&self) -> FastPath {
+        debug_assert!(
+            self.fast_path <= self.allowed_fast_path(),
+            "refresh_fast_path was not called"
+        );
+        self.fast_path
     }
 
     /// Sets or ends a pause. If less is paused than before, postponed requests are tried again;
@@ -395,7 +406,7 @@ impl State {
         if rank(&self.pauses) < before {
             self.tasks.push(Task::Unpause);
         }
-        self.note_gate();
+        self.refresh_fast_path();
     }
 
     /// Ends a pause, as [`Self::set_pause`] does.
@@ -424,12 +435,12 @@ impl State {
 
     pub fn add_monitor(&mut self, id: ClientId) {
         self.monitors.push(id);
-        self.note_gate();
+        self.refresh_fast_path();
     }
 
     pub fn remove_monitor(&mut self, id: ClientId) {
         self.monitors.retain(|&monitor| monitor != id);
-        self.note_gate();
+        self.refresh_fast_path();
     }
 
     /// The command of this name in a file or stream: clients' requests have the names that

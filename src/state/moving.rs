@@ -83,9 +83,9 @@ pub enum Awaited {
 }
 
 /// The place where a thread leaves its result.
-pub type Beside<T> = Arc<Mutex<Option<T>>>;
+pub type ThreadResult<T> = Arc<Mutex<Option<T>>>;
 /// A payload that a thread makes.
-pub type Payload = Beside<Vec<u8>>;
+pub type Payload = ThreadResult<Vec<u8>>;
 
 /// A request that is sent in pieces. A large payload is a part of its own, so that it is not
 /// copied.
@@ -122,10 +122,8 @@ impl Outgoing {
     }
 }
 
-/// A MIGRATE under way.
+/// A MIGRATE under way, by the loop's turns or at once.
 pub struct Migration {
-    /// The client that asked for it, which may be gone.
-    pub client: ClientId,
     pub order: MoveOrder,
     /// The connection. None: it was not made yet.
     pub line: Option<usize>,
@@ -147,6 +145,8 @@ pub struct Migration {
     pub encoding: Option<(Sent, Payload)>,
     /// The request that is being sent.
     pub request: Outgoing,
+    /// The keys that were deleted here, and whose deletion is not replicated yet.
+    pub taken: Vec<usize>,
     /// Whether AUTH or SELECT was refused, and the first error reply of all.
     pub preamble_refused: bool,
     pub refused: Option<Vec<u8>>,
@@ -155,9 +155,8 @@ pub struct Migration {
 }
 
 impl Migration {
-    pub fn new(client: ClientId, order: MoveOrder, now_us: i64) -> Self {
+    pub fn new(order: MoveOrder, now_us: i64) -> Self {
         Migration {
-            client,
             order,
             line: None,
             is_kept_line: false,
@@ -169,10 +168,16 @@ impl Migration {
             awaited: VecDeque::new(),
             encoding: None,
             request: Outgoing::default(),
+            taken: Vec::new(),
             preamble_refused: false,
             refused: None,
             progress_us: now_us,
         }
+    }
+
+    /// When its time is over, unless bytes move: boot-time clock, microseconds.
+    pub fn late_us(&self) -> i64 {
+        self.progress_us.saturating_add(self.order.timeout_us)
     }
 
     /// Whether nothing is left to be sent or answered.
@@ -197,7 +202,8 @@ struct Locked {
 /// All keys and slots on their way.
 #[derive(Default)]
 pub struct Moving {
-    pub migrations: BTreeMap<u64, Box<Migration>>,
+    /// Those that clients wait for; a client may be gone.
+    pub migrations: BTreeMap<u64, (ClientId, Box<Migration>)>,
     last: u64,
     /// Payloads that threads are making.
     pub encoding: usize,
@@ -210,13 +216,15 @@ pub struct Moving {
     held: Vec<ClientId>,
     /// Clients whose key may be written again.
     freed: Vec<ClientId>,
+    /// A key or slot may be written again, and waiting commands have not been tried since.
+    pub has_freed: bool,
 }
 
 impl Moving {
-    /// Begins a MIGRATE; returns its number.
-    pub fn begin(&mut self, migration: Migration) -> u64 {
+    /// Begins a MIGRATE of a client; returns its number.
+    pub fn begin(&mut self, client: ClientId, migration: Migration) -> u64 {
         self.last += 1;
-        self.migrations.insert(self.last, Box::new(migration));
+        self.migrations.insert(self.last, (client, Box::new(migration)));
         self.last
     }
 
@@ -224,6 +232,11 @@ impl Moving {
     #[inline]
     pub fn is_in_the_way(&self) -> bool {
         self.count > 0 || self.paused.is_some()
+    }
+
+    /// Whether a key may not be written.
+    pub fn holds(&self, database: DbIndex, name: &[u8]) -> bool {
+        self.pauses(name) || self.is_locked(database, name)
     }
 
     /// Whether writes to any slot are paused.
@@ -242,6 +255,7 @@ impl Moving {
     /// [`Self::take_freed`].
     pub fn pause(&mut self, paused: Option<SlotSet>) {
         self.paused = paused;
+        self.has_freed = true;
         self.freed.append(&mut self.held);
     }
 
@@ -267,6 +281,7 @@ impl Moving {
         locked.times -= 1;
         if locked.times == 0 {
             self.count -= 1;
+            self.has_freed = true;
             self.freed.extend(names.remove(name).into_iter().flat_map(|locked| locked.waiting));
             if self.count == 0 {
                 self.locked = PerDatabase::default();

@@ -12,7 +12,6 @@ use crate::net::dialer::{Dialer, SystemDialer};
 use crate::net::http::Http;
 use crate::net::lines::Lines;
 use crate::net::listener::Listener;
-use crate::net::outgoing::Outgoing;
 use crate::net::tls::Tls;
 
 /// Listeners, the poll, outgoing connections, and postponed work.
@@ -32,8 +31,6 @@ pub struct Network {
     pub bus: Bus,
     /// Connections to other servers, some of them kept for the next MIGRATE.
     pub lines: Lines,
-    /// Connections for a MIGRATE in a transaction or script, which blocks.
-    pub outgoing: Outgoing,
     /// HTTP: probes, metrics and the page.
     pub http: Http<HttpJob>,
     pub pending: Pending,
@@ -49,7 +46,6 @@ impl Network {
             dialer: Box::new(SystemDialer),
             bus: Bus::default(),
             lines: Lines::default(),
-            outgoing: Outgoing::default(),
             http: Http::default(),
             pending: Pending::default(),
         }

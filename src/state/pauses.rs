@@ -1,4 +1,4 @@
-//! Pauses of clients: CLIENT PAUSE, SHUTDOWN, FAILOVER, CLUSTER FAILOVER.
+//! Pauses of clients: CLIENT PAUSE, SHUTDOWN, FAILOVER, CLUSTER FAILOVER, SENTINEL FAILOVER.
 
 use crate::client::ClientId;
 
@@ -13,14 +13,17 @@ pub enum PauseCause {
     Failover,
     /// A replica in the cluster takes over, after it has asked for that by CLUSTER FAILOVER.
     ClusterFailover,
+    /// A replica has left, and sentinels may have made it the primary.
+    Promotion,
 }
 
 impl PauseCause {
-    pub const ALL: [PauseCause; 4] = [
+    pub const ALL: [PauseCause; 5] = [
         PauseCause::Asked,
         PauseCause::Shutdown,
         PauseCause::Failover,
         PauseCause::ClusterFailover,
+        PauseCause::Promotion,
     ];
 }
 
@@ -66,5 +69,30 @@ impl Pauses {
         let writes_only = on().all(|pause| pause.writes_only);
         let strict = on().filter(|pause| pause.writes_only == writes_only);
         self.strictest = strict.max_by_key(|pause| pause.until_us).copied();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_of_any_cause_counts_until_its_own_end() {
+        let pause = |until_us, writes_only| Some(Pause { until_us, writes_only });
+        for cause in PauseCause::ALL {
+            for other in PauseCause::ALL.into_iter().filter(|&other| other != cause) {
+                let mut pauses = Pauses::default();
+                pauses.set(cause, pause(2, true));
+                assert_eq!(pauses.strictest(), pause(2, true), "{cause:?}");
+                pauses.set(other, pause(1, false));
+                assert_eq!(pauses.strictest(), pause(1, false), "{cause:?} and {other:?}");
+                pauses.set(other, pause(3, true));
+                assert_eq!(pauses.strictest(), pause(3, true), "{cause:?} and {other:?}");
+                pauses.set(other, None);
+                assert_eq!(pauses.strictest(), pause(2, true), "{cause:?} after {other:?}");
+                pauses.set(cause, None);
+                assert_eq!(pauses.strictest(), None, "{cause:?}");
+            }
+        }
     }
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::State;
+use crate::clock::Due;
 use crate::error::CommandError;
 use crate::keyspace::{DbIndex, Keyspace};
 use crate::persist::aof::folder::AofFolder;
@@ -36,7 +37,7 @@ pub enum Work {
     #[default]
     Idle,
     /// A rewrite, requested at this time (boot-time clock, microseconds). It waits for a sync of
-    /// the log: after that, a new increment can be opened without delay.
+    /// the AOF: after that, a new increment can be opened without delay.
     PreparingRewrite { since_us: i64 },
     /// The job's thread writes.
     Writing(Running),
@@ -96,7 +97,7 @@ pub struct Progress {
 pub struct Queued {
     /// BGSAVE SCHEDULE.
     pub save: bool,
-    /// BGREWRITEAOF, or the log's first base.
+    /// BGREWRITEAOF, or the AOF's first base.
     pub rewrite: bool,
 }
 
@@ -164,8 +165,10 @@ pub struct Persistence {
     pub work: Work,
     pub queued: Queued,
     pub aof: Option<Aof>,
-    /// The end of the log that was switched off last.
+    /// The end of the AOF that was switched off last.
     pub closed_log: LogOffset,
+    /// Where that was.
+    pub closed_at: Option<ClosedAof>,
     /// The log was switched off, but lacks writes that were answered under `always`: the process
     /// must end.
     pub fatal: Option<Fatal>,
@@ -182,6 +185,13 @@ pub struct Persistence {
     pub flush_delay: Duration,
 }
 
+/// An AOF that was switched off: the server's `dir` then, and its manifest.
+#[derive(Clone, Debug)]
+pub struct ClosedAof {
+    pub dir: PathBuf,
+    pub manifest: Vec<u8>,
+}
+
 /// The field of an RDB file that has the last fence of a lock.
 pub const LAST_FENCE: &str = "latchkey-last-fence";
 
@@ -189,7 +199,7 @@ pub const LAST_FENCE: &str = "latchkey-last-fence";
 /// need it.
 pub const OPEN_SLOTS: &str = "cluster-slot-states";
 
-/// The field of an RDB file that has the moves of slots to this server that have not ended: the
+/// The field of an RDB file that has the slot migrations to this server that have not ended: the
 /// keys that have come so far stay hidden.
 pub const SLOT_IMPORTS: &str = "latchkey-slot-imports";
 
@@ -247,6 +257,7 @@ impl Persistence {
             queued: Queued::default(),
             aof: None,
             closed_log: LogOffset::default(),
+            closed_at: None,
             fatal: None,
             jobs: 0,
             saves: SaveStats {
@@ -289,7 +300,7 @@ impl Persistence {
         (self.disk, self.background) = (disk, Background::Later(Arc::default()));
     }
 
-    /// Syncs the log, if no thread does.
+    /// Syncs the AOF, if no thread does.
     pub fn sync_log(&self) {
         if let Some(log) = self.log().filter(|_| !self.background.has_threads()) {
             log.do_syncs();
@@ -350,7 +361,7 @@ impl Persistence {
         self.aof.as_ref().map_or(LogOffset::default(), |aof| aof.log.end())
     }
 
-    /// Whether the log may delay replies.
+    /// Whether the AOF may delay replies.
     #[inline]
     pub fn may_hold_replies(&self) -> bool {
         self.aof.is_some()
@@ -362,16 +373,10 @@ impl Persistence {
         self.aof.as_ref().is_none_or(|aof| offset <= aof.log.acknowledged())
     }
 
-    /// The log's offset on disk. None: unknown, or a start would not load this log.
+    /// The log's offset on disk. None: unknown, or a start would not load this AOF.
     pub fn on_disk(&self) -> Option<LogOffset> {
         let aof = self.aof.as_ref().filter(|aof| !aof.is_aside)?;
         Some(aof.log.synced())
-    }
-
-    /// The next time at which the log must be called even without events: boot-time clock,
-    /// microseconds.
-    pub fn next_call_us(&self) -> Option<i64> {
-        self.aof.as_ref().and_then(|aof| aof.log.next_call_us())
     }
 
     /// Call this when a rewrite has ended or is given up.
@@ -381,11 +386,14 @@ impl Persistence {
         }
     }
 
-    /// Whether the snapshot's walk can continue at once. The saver wakes the loop when its queue
-    /// has room again and when it has ended, so the loop need not check for the end.
-    pub fn wants_turn(&self, keyspace: &Keyspace) -> bool {
+    /// When the log has to be called, or the snapshot's walk can continue. The saver wakes the loop
+    /// when its queue has room again and when it has ended, so the loop need not check for the end.
+    pub fn due(&self, keyspace: &Keyspace) -> Due {
         let may_walk = |running: &Running| !running.job.is_full();
-        keyspace.has_snapshot() && self.work.running().is_some_and(may_walk)
+        if keyspace.has_snapshot() && self.work.running().is_some_and(may_walk) {
+            return Due::NOW;
+        }
+        Due::at(self.aof.as_ref().and_then(|aof| aof.log.next_call_us()))
     }
 }
 

@@ -26,12 +26,17 @@ impl State {
         if client.and_then(|client| client.replica.as_deref()).is_some_and(awaits_file) {
             self.replication.file_lost_replica = true;
         }
+        let place = client.and_then(|client| {
+            let replica = client.replica.as_deref().filter(|replica| replica.is_online())?;
+            Some((client.replica_address(), replica.port))
+        });
         self.replication.replicas.retain(|&replica| replica != id);
         notice!(self, "Connection with replica {name} lost.");
         if self.replication.replicas.is_empty() {
             self.replication.without_replicas_since_us = self.now.boot_us;
         }
         self.count_good_replicas();
+        place.into_iter().for_each(|place| self.note_left(place));
     }
 
     /// Counts the good replicas for `min-replicas-to-write`.
@@ -44,7 +49,7 @@ impl State {
         };
         let good = self.replicas().filter(|(_, replica)| is_good(replica)).count();
         self.replication.good_replicas = good as u32;
-        self.note_gate();
+        self.refresh_fast_path();
     }
 
     /// Frees bytes of the stream beyond the backlog's size that no replica lacks.

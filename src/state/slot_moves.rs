@@ -169,15 +169,15 @@ impl Core {
     /// are being deleted.
     pub fn note_hidden(&mut self) {
         let mut hidden = self.state.slot_moves.jobs.hidden();
-        if let Some(drops) = &self.state.cluster_work.drops {
+        if let Some(drops) = &self.state.cluster_work.slots_to_empty {
             hidden.get_or_insert_default().extend(drops.iter());
         }
         self.keyspace.hide_slots(hidden);
     }
 
-    /// Tracks the imports of slots that a file names. One that goes on here stays as it is. Imports
-    /// with slots of an earlier one in the file are left out: no server writes them, and their
-    /// number has no bound.
+    /// Creates jobs for the imports named in a file. A job that is running here is kept. Entries
+    /// that overlap an earlier one are ignored: only a damaged file has them, and their number has
+    /// no bound.
     pub fn track_imports(&mut self, imports: Vec<(NodeId, SlotRanges)>) {
         if self.state.cluster.is_none() {
             return;
@@ -210,8 +210,8 @@ impl Core {
             return;
         }
         let ranges = std::str::from_utf8(text).ok().and_then(parse_ranges);
-        self.state.cluster_work.drops = ranges.map(|ranges| slots_in(&ranges));
-        self.state.cluster_work.are_drops_told = true;
+        self.state.cluster_work.slots_to_empty = ranges.map(|ranges| slots_in(&ranges));
+        self.state.cluster_work.is_announced = true;
         self.note_hidden();
     }
 }

@@ -1,8 +1,8 @@
 //! The specification of a command, from which `COMMAND`, key extraction, the gate's checks and the
 //! docs are derived.
 //!
-//! A family's file opens with its table of `spec(...)` lines. So a new command is one line, its
-//! handler and its transcript.
+//! A family's file opens with its table, two lines a command: what the server needs, and what the
+//! documentation says. So a new command is an entry, its handler and its transcript.
 
 pub use crate::facts::*;
 use crate::state::context::{CommandResult, Context};
@@ -41,7 +41,7 @@ pub struct CommandSpec {
     pub deprecated: Option<(&'static str, &'static str)>,
 }
 
-/// Starts a line in a family's table.
+/// Starts an entry in a family's table.
 pub const fn spec(name: &'static str, handler: Handler) -> CommandSpec {
     CommandSpec { handler: Some(handler), ..container(name, &[]) }
 }

@@ -15,7 +15,7 @@ pub struct Command {
     pub parent: Option<CommandId>,
     /// The subcommands' numbers, which are consecutive.
     pub subcommands: std::ops::Range<u16>,
-    pub passes: Passes,
+    pub needs: Needs,
     pub fixed_keys: FixedKeys,
     /// Whether all names by which a cluster chooses the node have fixed positions. True if the
     /// command has none.
@@ -56,7 +56,7 @@ fn has_fixed_places(spec: &CommandSpec) -> bool {
 
 /// Which commands may run without further checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Opening {
+pub enum FastPath {
     Closed,
     /// In a cluster: those whose keys are in a slot that this node owns, while nothing else is in
     /// the way.
@@ -66,37 +66,37 @@ pub enum Opening {
     All,
 }
 
-impl Opening {
+impl FastPath {
     /// Whether nothing stands in the way of writes.
     #[inline]
     pub fn takes_writes(self) -> bool {
-        matches!(self, Opening::Owned | Opening::All)
+        matches!(self, FastPath::Owned | FastPath::All)
     }
 }
 
-/// The opening of the gate that a command needs to run without further checks.
+/// The fast path that a command needs to run without further checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Passes {
-    Reads = Opening::Reads as isize,
-    All = Opening::All as isize,
+pub enum Needs {
+    Reads = FastPath::Reads as isize,
+    All = FastPath::All as isize,
     /// The command is always checked: it has subcommands, or needs a permission of its own.
     Never,
 }
 
-impl Passes {
+impl Needs {
     fn of(command: &Command) -> Self {
         let flags = command.spec.flags;
         let is_plain = command.spec.handler.is_some() && command.subcommands.is_empty();
         match is_plain && !flags.contains(Flags::PROTECTED) {
-            false => Passes::Never,
-            true if flags.intersects(Flags::WRITE | Flags::RUNS_SCRIPT) => Passes::All,
-            true => Passes::Reads,
+            false => Needs::Never,
+            true if flags.intersects(Flags::WRITE | Flags::RUNS_SCRIPT) => Needs::All,
+            true => Needs::Reads,
         }
     }
 
     #[inline(always)]
-    pub fn through(self, opening: Opening) -> bool {
-        self as u8 <= opening as u8
+    pub fn are_met_by(self, path: FastPath) -> bool {
+        self as u8 <= path as u8
     }
 }
 
@@ -133,7 +133,7 @@ impl CommandTable {
                 full_name: spec.name.to_ascii_lowercase().into_boxed_str(),
                 parent: None,
                 subcommands: 0..0,
-                passes: Passes::Never,
+                needs: Needs::Never,
                 fixed_keys: FixedKeys::of(spec),
                 has_fixed_places: has_fixed_places(spec),
             })
@@ -151,7 +151,7 @@ impl CommandTable {
                     full_name,
                     parent,
                     subcommands: 0..0,
-                    passes: Passes::Never,
+                    needs: Needs::Never,
                     fixed_keys: FixedKeys::of(spec),
                     has_fixed_places: has_fixed_places(spec),
                 });
@@ -160,7 +160,7 @@ impl CommandTable {
         }
         for (id, command) in commands.iter_mut().enumerate() {
             command.id = CommandId(id as u16);
-            command.passes = Passes::of(command);
+            command.needs = Needs::of(command);
         }
         let mut slots = vec![Slot::default(); (top_level * 4).next_power_of_two()];
         for command in &commands[..top_level] {
@@ -260,10 +260,57 @@ impl Command {
     }
 }
 
+/// The name that was looked up last, and its command: in pipelines most names are that of the
+/// request before.
+#[derive(Default)]
+pub struct LastName {
+    /// See [`LastName::words`].
+    words: [u64; 2],
+    len: usize,
+    command: Option<&'static Command>,
+}
+
+impl LastName {
+    /// Names of this length at most are their two words.
+    const LEN_MAX: usize = 16;
+
+    /// The first eight bytes of a name, and the last eight.
+    #[inline]
+    fn words(name: &[u8]) -> [u64; 2] {
+        let last = name.last_chunk::<8>().map_or(0, |last| u64::from_le_bytes(*last));
+        [first_word(name), last]
+    }
+
+    /// The result of `find`, which must be the same for the same name.
+    #[inline]
+    pub fn find(
+        &mut self,
+        name: &[u8],
+        find: impl FnOnce(&[u8]) -> Option<&'static Command>,
+    ) -> Option<&'static Command> {
+        let words = LastName::words(name);
+        if words == self.words && name.len() == self.len {
+            return self.command;
+        }
+        let command = find(name);
+        if name.len() <= LastName::LEN_MAX {
+            *self = LastName { words, len: name.len(), command };
+        }
+        command
+    }
+}
+
 /// The first eight bytes of a name, case-insensitive.
 #[inline]
 fn fold(name: &[u8]) -> u64 {
-    let word = if let Some(first) = name.first_chunk::<8>() {
+    // Bit 5 is the case of a letter: setting it everywhere ignores the case.
+    first_word(name) | 0x2020_2020_2020_2020
+}
+
+/// The first eight bytes of a name, or all and zeros.
+#[inline]
+fn first_word(name: &[u8]) -> u64 {
+    if let Some(first) = name.first_chunk::<8>() {
         u64::from_le_bytes(*first)
     } else if let (Some(first), Some(last)) = (name.first_chunk::<4>(), name.last_chunk::<4>()) {
         // Overlapping bytes are equal in both words.
@@ -271,9 +318,7 @@ fn fold(name: &[u8]) -> u64 {
         u64::from(u32::from_le_bytes(*first)) | last
     } else {
         name.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
-    };
-    // Bit 5 is the case of a letter: setting it everywhere ignores the case.
-    word | 0x2020_2020_2020_2020
+    }
 }
 
 /// Whether `name` is `own`, a command's name in lower case of the same length, in any case, from
@@ -307,7 +352,38 @@ fn mix(folded: u64, len: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::command::TABLE;
+
+    #[test]
+    fn the_name_looked_up_last_is_told_from_all_others() {
+        let mut names: Vec<Vec<u8>> = vec![Vec::new(), vec![0], vec![0; 8], vec![b'x'; 40]];
+        for command in TABLE.top_level() {
+            let name = command.spec.name.as_bytes();
+            let mut changed: Vec<_> = (0..name.len())
+                .map(|at| {
+                    let mut other = name.to_vec();
+                    other[at] ^= 0x20;
+                    other
+                })
+                .collect();
+            changed.push(name.to_vec());
+            changed.push(name[1..].to_vec());
+            changed.push([name, b"\0"].concat());
+            changed.push([name, name].concat());
+            names.append(&mut changed);
+        }
+        let mut recent = LastName::default();
+        let id = |command: Option<&Command>| command.map(|command| command.id);
+        for (at, name) in names.iter().enumerate() {
+            // Each after itself, after its neighbour, and after one elsewhere.
+            for other in [name, &names[at.saturating_sub(1)], &names[at * 7919 % names.len()], name]
+            {
+                let found = recent.find(other, |name| TABLE.find(name));
+                assert_eq!(id(found), id(TABLE.find(other)), "{}", other.escape_ascii());
+            }
+        }
+    }
 
     #[test]
     fn every_name_is_found_in_any_case_and_nothing_like_it() {

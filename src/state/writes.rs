@@ -19,7 +19,7 @@ pub enum WriteRule {
     Disk,
     /// `min-replicas-to-write`
     Replicas,
-    /// `primary-restart-read-only`, `repl-protect-empty-primary`
+    /// `primary-restart-read-only`, `repl-protect-empty-primary`, `sentinel-step-down`
     Restart,
     /// A replica.
     ReadOnly,
@@ -37,7 +37,9 @@ impl State {
         match rule {
             WriteRule::Disk => self.disk_refusal(),
             WriteRule::Replicas => self.lacks_replicas().then_some(CommandError::NoReplicas),
-            WriteRule::Restart => self.replication.restart.refusal(),
+            WriteRule::Restart => {
+                self.replication.restart.refusal().or_else(|| self.replication.promoted.refusal())
+            }
             WriteRule::ReadOnly => self.is_read_only().then_some(CommandError::ReadOnlyReplica),
         }
     }
@@ -63,7 +65,7 @@ impl State {
     /// reason that would refuse or postpone a write.
     #[inline]
     pub fn withholds_writes(&self) -> bool {
-        !self.gate().takes_writes() && (self.stands_still() || self.refuses_writes())
+        !self.fast_path().takes_writes() && (self.stands_still() || self.refuses_writes())
     }
 
     /// Whether clients that wait for locks and permits are granted nothing.

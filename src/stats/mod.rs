@@ -1,11 +1,13 @@
 //! Counters and logs: per command, slow requests, latency events.
 //!
 //! `commands` counts calls, which `timing` measures; `command_log` keeps slow and large ones,
-//! `latency` long events, `histogram` durations; `slots` sums up the costs of each hash slot.
+//! `latency` long events, `histogram` durations; `slots` sums up the costs of each hash slot,
+//! `hot_keys` those of keys.
 
 pub mod command_log;
 pub mod commands;
 pub mod histogram;
+pub mod hot_keys;
 pub mod latency;
 pub mod slots;
 pub mod timing;
@@ -16,6 +18,7 @@ use std::collections::HashMap;
 use command_log::CommandLogs;
 use commands::CommandStats;
 use histogram::Histogram;
+use hot_keys::HotKeys;
 use latency::LatencyMonitor;
 use timing::Timing;
 
@@ -46,6 +49,8 @@ pub struct Statistics {
     pub startup_memory: usize,
     pub timing: Timing,
     pub durations: Durations,
+    /// What HOTKEYS looks at, or has looked at.
+    pub hot_keys: Option<Box<HotKeys>>,
 }
 
 /// Durations of the server's waits and holds.
@@ -78,12 +83,18 @@ impl Statistics {
             startup_memory: 0,
             timing: Timing::new(quanta::Clock::new()),
             durations: Durations::default(),
+            hot_keys: None,
         }
     }
 
     /// Counts an error reply by its code.
     pub fn count_error(&mut self, text: &[u8]) {
         self.count_code(&code_of(text));
+    }
+
+    /// Error replies for lack of memory since the start or CONFIG RESETSTAT.
+    pub fn out_of_memory_errors(&self) -> u64 {
+        self.error_stats.get("OOM").copied().unwrap_or(0)
     }
 
     /// Counts an error that a script has made up. Only Valkey's dialect limits the number of codes.
@@ -140,7 +151,7 @@ pub struct Counters {
     pub partial_syncs: u64,
     pub partial_syncs_refused: u64,
     pub replica_bytes_out: u64,
-    /// Received with slots that move here, and sent with those that leave.
+    /// Received by importing slots, and sent by exporting them.
     pub slot_bytes_in: u64,
     pub slot_bytes_out: u64,
     /// Received from the primary.

@@ -23,6 +23,8 @@ pub struct Timing {
     notable_ns: u64,
     /// Bytes of arguments or of a reply from which a command may go to the command log.
     notable_bytes: usize,
+    /// Whether every command is notable: somebody asks for hot keys.
+    watches_all: bool,
 }
 
 /// The beginning of a command that runs others: see [`Timing::go_back`].
@@ -50,6 +52,7 @@ impl Timing {
             turn_times: Histogram::default(),
             notable_ns: u64::MAX,
             notable_bytes: usize::MAX,
+            watches_all: false,
         }
     }
 
@@ -142,6 +145,12 @@ impl Timing {
         bytes >= self.notable_bytes
     }
 
+    /// Sets whether every command is notable.
+    pub fn watch_all(&mut self, watches_all: bool, config: &Config) {
+        self.watches_all = watches_all;
+        self.set_thresholds(config);
+    }
+
     /// Sets the thresholds of the command log, the latency monitor and the costs of slots.
     pub fn set_thresholds(&mut self, config: &Config) {
         let slow = u64::try_from(config.slowlog_log_slower_than);
@@ -150,9 +159,10 @@ impl Timing {
             Ok(0) | Err(_) => u64::MAX,
             Ok(ms) => ms.saturating_mul(1_000_000),
         };
-        // While the costs of slots are counted, every command counts as notable.
+        // While the costs of slots or keys are counted, every command counts as notable.
         let are_slots_counted = config.cluster_enabled && config.cluster_slot_stats_enabled;
-        self.notable_ns = if are_slots_counted { 0 } else { slow.min(latency) };
+        let is_each = are_slots_counted || self.watches_all;
+        self.notable_ns = if is_each { 0 } else { slow.min(latency) };
         let bytes = |threshold| usize::try_from(threshold).unwrap_or(usize::MAX);
         let request = bytes(config.commandlog_request_larger_than);
         let request = request.saturating_sub(REQUEST_FRAME_MAX);

@@ -12,12 +12,12 @@
 //! Errors are the system's, without the path, which the caller adds.
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -93,6 +93,18 @@ pub trait DiskFile: Send + Sync + std::fmt::Debug {
     /// error that says neither counts as true. So does what is no file.
     fn has_name(&self, _path: &Path) -> bool {
         true
+    }
+
+    /// Whether this file has this name now, as [`DiskFile::has_name`] says, and at least this
+    /// number of bytes.
+    fn is_whole(&self, path: &Path, bytes: u64) -> bool {
+        self.has_name(path) && self.size().map_or(true, |present| present >= bytes)
+    }
+
+    /// The file's first bytes, at most `max`. Errors: among others `Unsupported`, if only its name
+    /// can be read.
+    fn read_first(&self, _max: usize) -> io::Result<Vec<u8>> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// Locks the file against other processes that lock it, until it is closed; a rename does not
@@ -221,7 +233,7 @@ const FOLDER_MODE: u32 = 0o755;
 impl Disk for RealDisk {
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(FILE_MODE);
+        options.read(true).write(true).create(true).truncate(true).mode(FILE_MODE);
         // Without this flag, a write after `set_len` would leave a hole. `OpenOptions::append` does
         // not allow `truncate`.
         options.custom_flags(libc::O_APPEND);
@@ -234,8 +246,9 @@ impl Disk for RealDisk {
     }
 
     fn open_append(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        let file = OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path)?;
-        Ok(Arc::new(RealFile::new(file)))
+        let mut options = OpenOptions::new();
+        options.read(true).append(true).create(true).mode(FILE_MODE);
+        Ok(Arc::new(RealFile::new(options.open(path)?)))
     }
 
     fn open_locked(&self, path: &Path) -> io::Result<Option<Arc<dyn DiskFile>>> {
@@ -308,13 +321,35 @@ impl Disk for RealDisk {
     }
 }
 
-/// A file, and whether it is locked.
+/// A file, whether it is locked, and its device and number there.
 #[derive(Debug)]
-struct RealFile(File, AtomicBool);
+struct RealFile(File, AtomicBool, OnceLock<(u64, u64)>);
 
 impl RealFile {
     fn new(file: File) -> Self {
-        RealFile(file, AtomicBool::new(false))
+        RealFile(file, AtomicBool::new(false), OnceLock::new())
+    }
+
+    fn identity(&self) -> io::Result<(u64, u64)> {
+        if let Some(known) = self.2.get() {
+            return Ok(*known);
+        }
+        let ours = self.0.metadata()?;
+        Ok(*self.2.get_or_init(|| (ours.dev(), ours.ino())))
+    }
+
+    /// What has this name, if it is this file. None: it is not. An error says neither.
+    fn named(&self, path: &Path) -> io::Result<Option<Metadata>> {
+        match std::fs::metadata(path) {
+            Ok(named) => {
+                let is_ours = (named.dev(), named.ino()) == self.identity()?;
+                Ok(is_ours.then_some(named))
+            }
+            Err(error) => match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Ok(None),
+                _ => Err(error),
+            },
+        }
     }
 }
 
@@ -346,13 +381,26 @@ impl DiskFile for RealFile {
     }
 
     fn has_name(&self, path: &Path) -> bool {
-        match (std::fs::metadata(path), self.0.metadata()) {
-            (Ok(named), Ok(ours)) => (named.dev(), named.ino()) == (ours.dev(), ours.ino()),
-            (Err(error), _) => {
-                !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+        self.named(path).map_or(true, |named| named.is_some())
+    }
+
+    fn is_whole(&self, path: &Path, bytes: u64) -> bool {
+        let is_long = |named: Option<Metadata>| named.is_some_and(|named| named.len() >= bytes);
+        self.named(path).map_or(true, is_long)
+    }
+
+    fn read_first(&self, max: usize) -> io::Result<Vec<u8>> {
+        let (mut bytes, mut filled) = (vec![0; max], 0);
+        while filled < max {
+            match self.0.read_at(&mut bytes[filled..], filled as u64) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
-            (Ok(_), Err(_)) => true,
         }
+        bytes.truncate(filled);
+        Ok(bytes)
     }
 
     fn lock(&self) -> io::Result<bool> {
@@ -393,7 +441,9 @@ mod tests {
         assert!(file.has_name(&folder.join("a")));
         disk.rename(&folder.join("a"), &folder.join("b")).unwrap();
         assert!(!file.has_name(&folder.join("a")) && !file.has_name(&folder.join("a/c")));
-        assert!(file.has_name(&folder.join("b")));
+        assert!(file.has_name(&folder.join("b")) && file.is_whole(&folder.join("b"), 6));
+        assert!(!file.is_whole(&folder.join("b"), 7) && !file.is_whole(&folder.join("a"), 6));
+        assert_eq!([3, 6, 9].map(|max| file.read_first(max).unwrap().len()), [3, 6, 6]);
         disk.sync_folder(&folder).unwrap();
         assert_eq!(disk.size(&folder.join("a")).unwrap_err().kind(), io::ErrorKind::NotFound);
         assert_eq!(read_whole(&disk, &folder.join("b"), 6).unwrap(), b"hello!");

@@ -3,7 +3,7 @@
 //! - The process: `process`, `restart`, `log`, `crash` (reports), `build` (the version), `machine`
 //!   (statistics).
 //! - Memory: `alloc`, and the `jemalloc` that it uses. Threads: `background`. Files: `disk`.
-//!   Secrets: `random`.
+//!   Secrets: `random`. `read` reads into memory that is not initialised.
 //! - What differs between systems, under the same names: `linux/`, and `bsd/` for macOS and
 //!   FreeBSD. The one that is compiled is called `system`. No other room asks for the system.
 
@@ -17,6 +17,7 @@ pub mod log;
 pub mod machine;
 pub mod process;
 pub mod random;
+pub mod read;
 pub mod restart;
 
 #[cfg(not(target_os = "linux"))]

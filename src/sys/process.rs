@@ -6,13 +6,14 @@
 use std::cell::Cell;
 use std::ffi::{CString, c_char};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, Signal};
 
@@ -83,6 +84,107 @@ pub fn daemonize() -> io::Result<()> {
         std::mem::forget(null);
     }
     Ok(())
+}
+
+// ---- children -----------------------------------------------------------------------------------
+
+/// The process in which a fork returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forked {
+    Parent,
+    Child,
+}
+
+/// Begins a child process that has only this descriptor open, besides the standard streams. Returns
+/// its number, or None in the child. The child has none of this process' threads. It must take no
+/// lock that another thread may have held at the fork, and end with [`end_child`]. It does not
+/// survive this process, where the system can promise that.
+pub fn fork_with(descriptor: RawFd) -> io::Result<Option<u32>> {
+    // SAFETY: the allocator is prepared for a fork by its own handlers; see above for other locks.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            // SAFETY: plain calls; the owner of a closed descriptor is never used again here.
+            unsafe {
+                libc::signal(libc::SIGTERM, libc::SIG_IGN);
+                libc::signal(libc::SIGINT, libc::SIG_IGN);
+                #[cfg(target_os = "linux")]
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                let most = libc::sysconf(libc::_SC_OPEN_MAX).clamp(0, 1 << 20) as RawFd;
+                for other in 3..most {
+                    if other != descriptor {
+                        libc::close(other);
+                    }
+                }
+            }
+            Ok(None)
+        }
+        child => Ok(Some(child as u32)),
+    }
+}
+
+/// Ends a child process without running anything that belongs to its parent.
+pub fn end_child() -> ! {
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(0) }
+}
+
+/// Removes the children that have ended.
+pub fn reap(children: &mut Vec<u32>) {
+    // SAFETY: the numbers are those of children that nobody else waits for.
+    children.retain(|child| unsafe {
+        libc::waitpid(*child as libc::pid_t, ptr::null_mut(), libc::WNOHANG) == 0
+    });
+}
+
+/// Ends children.
+pub fn kill_children(children: &mut Vec<u32>) {
+    for child in children.drain(..) {
+        // SAFETY: a child that was not waited for: its number is of no other process.
+        unsafe {
+            libc::kill(child as libc::pid_t, libc::SIGKILL);
+            libc::waitpid(child as libc::pid_t, ptr::null_mut(), 0);
+        }
+    }
+}
+
+/// The directions in which a socket is, or is to become, ready.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Readiness {
+    pub reads: bool,
+    pub writes: bool,
+}
+
+impl Readiness {
+    pub const READS: Self = Readiness { reads: true, writes: false };
+    pub const WRITES: Self = Readiness { reads: false, writes: true };
+
+    pub fn is_none(self) -> bool {
+        !self.reads && !self.writes
+    }
+}
+
+/// Waits until a socket is ready in one of these directions; one that has ended is. None: not in
+/// this time. Errors: Interrupted, by a signal.
+pub fn await_ready(
+    descriptor: RawFd,
+    wanted: Readiness,
+    timeout: Option<Duration>,
+) -> io::Result<Readiness> {
+    let event = |is_wanted: bool, event: i16| if is_wanted { event } else { 0 };
+    let events = event(wanted.reads, libc::POLLIN) | event(wanted.writes, libc::POLLOUT);
+    let mut poll = libc::pollfd { fd: descriptor, events, revents: 0 };
+    let timeout_ms = timeout
+        .map_or(-1, |timeout| timeout.as_micros().div_ceil(1000).try_into().unwrap_or(i32::MAX));
+    // SAFETY: one descriptor's events.
+    if unsafe { libc::poll(&mut poll, 1, timeout_ms) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let is = |event: i16| poll.revents & (event | libc::POLLERR | libc::POLLHUP) != 0;
+    Ok(Readiness {
+        reads: wanted.reads && is(libc::POLLIN),
+        writes: wanted.writes && is(libc::POLLOUT),
+    })
 }
 
 /// Ignores SIGHUP, which a closed terminal sends, and SIGPIPE, which a closed connection would.

@@ -386,15 +386,21 @@ impl<'a> HashView<'a> {
 
     /// Shows each field with its value: in insertion order while it is a listpack.
     pub fn for_each(&self, now: &Now, mut visit: impl FnMut(&[u8], &[u8])) {
-        match self {
+        self.for_each_text(now, |field, value| visit(field.as_ref(), value.as_ref()));
+    }
+
+    /// The same with texts that may outlive the visit.
+    #[inline]
+    pub fn for_each_text(&self, now: &Now, mut visit: impl FnMut(Text<'a>, Text<'a>)) {
+        match *self {
             HashView::Packed(bytes) => {
                 for (field, value) in pairs(bytes) {
-                    visit(field.text().as_ref(), value.text().as_ref());
+                    visit(field.text(), value.text());
                 }
             }
             HashView::Table(hash) => {
                 for entry in hash.table.iter().filter(|entry| is_alive(entry, now)) {
-                    visit(entry.field, entry.value);
+                    visit(Text::Bytes(entry.field), Text::Bytes(entry.value));
                 }
             }
         }

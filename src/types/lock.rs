@@ -142,6 +142,11 @@ pub fn is_permit(member: &[u8]) -> bool {
     is_number() && is_number() && parts.next().is_some_and(may_own)
 }
 
+/// The owner that a permit names.
+pub fn owner_of_permit(permit: &[u8]) -> &[u8] {
+    permit.rsplitn(3, |byte| *byte == b'#').nth(2).unwrap_or_default()
+}
+
 /// Whether a key's value is a semaphore, by the first of its permits.
 pub fn is_semaphore(value: ValueRef<'_, Value>) -> bool {
     let first = SortedSet::view(value).and_then(|set| set.first());

@@ -125,7 +125,7 @@ impl SortedSet {
         match note {
             Note::Absent => drop(large.tree.remove(member)),
             Note::Score(score) => match large.tree.find(member) {
-                Some(position) => large.tree.set_score(position, score),
+                Some(position) => large.tree.set_score(position, score, member),
                 None => large.tree.insert(score, member),
             },
             Note::WasSmall(was_small) => large.is_skiplist = !was_small,
@@ -223,7 +223,7 @@ impl Edit<'_, SortedSet> {
                     journal.note(Note::Score(old), [member, &[]]);
                 }
                 let score = large.stored(score);
-                large.tree.set_score(position, score);
+                large.tree.set_score(position, score, member);
                 Updated::Changed
             }
         }

@@ -7,22 +7,24 @@
 //!
 //! Besides its entries a stream keeps the last ID it generated, the number of entries ever added,
 //! and the greatest deleted ID. From these the lag of a group ([`Entries::lag`]) is computed, if it
-//! can be known. Groups are in `groups`.
+//! can be known. Groups are in `groups`, producers that name their entries in `producers`.
 
 mod groups;
 mod id;
 mod journal;
 mod node;
+mod producers;
 mod saved;
 #[cfg(test)]
 mod tests;
 
-pub use groups::{Consumer, ConsumerId, Group, Groups, Pending};
+pub use groups::{Consumer, ConsumerId, Group, Groups, PAUSED, Pending, RELEASED, shifted};
 pub use id::{IdText, StreamId};
 use journal::Change;
 pub use journal::Note;
 pub use node::Entry;
 use node::{NewEntry, Node, Place, Walk};
+pub use producers::{ProducerLimits, Producers};
 pub use saved::{Loader, LoaderError, SavedEntry, SavedNode};
 
 use super::journal::Edit;
@@ -39,11 +41,13 @@ const FIRST_ROOM: usize = 64;
 /// Extra bytes reserved for a further node beyond the previous one's size.
 const SPARE_ROOM: usize = 64;
 
-/// A stream. Clones share entries and groups until one changes.
+/// A stream. Clones share entries, groups and producers until one changes.
 #[derive(Clone, Debug, Default)]
 pub struct Stream {
     entries: Arc<Entries>,
     pub groups: Groups,
+    /// None: no entry was added by a named producer, and the server's limits apply.
+    pub producers: Option<Box<Producers>>,
 }
 
 /// The limits of a node: `stream-node-max-bytes` and `stream-node-max-entries`. 0 is no limit.
@@ -93,7 +97,7 @@ pub enum NewId {
 impl Stream {
     /// A stream of these entries, without groups.
     pub fn new(entries: Entries) -> Self {
-        Stream { entries: Arc::new(entries), groups: Groups::default() }
+        Stream { entries: Arc::new(entries), ..Stream::default() }
     }
 
     #[inline]
@@ -111,19 +115,32 @@ impl Stream {
         (&self.entries, &mut self.groups)
     }
 
-    /// Bytes of the stream's heap memory.
-    pub fn heap_bytes(&self) -> usize {
-        self.entries.heap_bytes() + self.groups_heap_bytes()
+    /// A copy without the entries.
+    pub fn beside_entries(&self) -> Stream {
+        let (groups, producers) = (self.groups.clone(), self.producers.clone());
+        Stream { entries: Arc::default(), groups, producers }
     }
 
-    /// The approximate bytes of heap memory of its groups.
-    pub fn groups_heap_bytes(&self) -> usize {
-        self.groups.heap_bytes()
+    /// Sets all but the entries to what [`Self::beside_entries`] has copied.
+    pub fn put_back_beside_entries(&mut self, copy: Stream) {
+        (self.groups, self.producers) = (copy.groups, copy.producers);
+    }
+
+    /// Bytes of the stream's heap memory.
+    pub fn heap_bytes(&self) -> usize {
+        self.entries.heap_bytes() + self.heap_bytes_beside_entries()
+    }
+
+    /// The approximate bytes of heap memory of its groups and producers.
+    pub fn heap_bytes_beside_entries(&self) -> usize {
+        let producers = self.producers.as_ref().map_or(0, |producers| producers.heap_bytes());
+        self.groups.heap_bytes() + producers
     }
 
     /// The approximate number of allocations to free with it.
     pub fn free_effort(&self) -> usize {
-        self.entries.nodes.len() + self.groups.free_effort()
+        let producers = self.producers.as_ref().map_or(0, |producers| producers.free_effort());
+        self.entries.nodes.len() + self.groups.free_effort() + producers
     }
 }
 
@@ -233,6 +250,34 @@ impl Entries {
             NewId::Given(id) => id,
         };
         if id > self.last { Ok(id) } else { Err(AddError::NotAbove) }
+    }
+
+    /// The entries that trimming removes if each of them is asked for: those of which `goes` says
+    /// so. The others do not count as removed, and may be followed by removed ones. An approximate
+    /// trim then removes parts of nodes too, as Redis's does; its limit is that of whole nodes.
+    pub fn trimmed_singly(&self, trim: Trim, goes: impl Fn(StreamId) -> bool) -> Vec<StreamId> {
+        let mut gone = Vec::new();
+        for node in self.nodes.iter() {
+            let left = self.len - gone.len() as u64;
+            let live = u64::from(node.live);
+            let is_done = matches!(trim.keep, Keep::Newest(len) if left <= len);
+            if is_done || (trim.limit > 0 && gone.len() as u64 + live > trim.limit) {
+                break;
+            }
+            for place in node.walk() {
+                let stays = match trim.keep {
+                    Keep::Newest(len) => self.len - gone.len() as u64 <= len,
+                    Keep::From(id) => place.id >= id,
+                };
+                if stays {
+                    break;
+                }
+                if !place.is_deleted && goes(place.id) {
+                    gone.push(place.id);
+                }
+            }
+        }
+        gone
     }
 
     fn find_first(&mut self) {
@@ -403,12 +448,21 @@ impl Edit<'_, Entries> {
 
     /// Deletes entries; returns how many existed.
     pub fn delete(&mut self, ids: &[StreamId]) -> u64 {
+        self.delete_each(ids, |entries, id| entries.max_deleted = entries.max_deleted.max(id))
+    }
+
+    /// Deletes entries that trimming removes from the beginning: no gap is remembered.
+    pub fn delete_first(&mut self, ids: &[StreamId]) -> u64 {
+        self.delete_each(ids, |_, _| {})
+    }
+
+    fn delete_each(&mut self, ids: &[StreamId], remember: fn(&mut Entries, StreamId)) -> u64 {
         let (mut deleted, mut had_first) = (0, false);
         for id in ids {
             if self.delete_one(*id) {
                 deleted += 1;
                 had_first |= *id == self.first;
-                self.value.max_deleted = self.max_deleted.max(*id);
+                remember(self.value, *id);
             }
         }
         if deleted > 0 && (self.len == 0 || had_first) {

@@ -31,11 +31,13 @@
 //! @ok a                wait until the cluster is ok for client a's node: time passes
 //! @ours                the scenario shows what Redis 7.0.15 does not have, or does otherwise (docs/differences.md);
 //!                      anywhere in a scenario it counts for all of it, as the first line of a file for all scenarios
+//! @redis8              as `@ours`, but Redis 8.6.3 has it too; here it runs with `compatible-with redis-8`
 //! ```
 //!
 //! `TRANSCRIPTS_PEER=127.0.0.1:PORT` runs the same files against a server that is there already,
 //! Redis 7.0.15 for example; scenarios with `@ours`, `@config`, `@advance` or `@step` are left out
 //! then, and the files run one after the other, since they share its data.
+//! `TRANSCRIPTS_REDIS8=127.0.0.1:PORT` runs the scenarios with `@redis8` against a Redis 8.6.3.
 //! `TRANSCRIPTS_CLUSTER_PEER` does the same with a node of a cluster, and the scenarios that have
 //! `@config cluster-enabled yes`, and no other of these directives. Each file is a test of its
 //! name: `cargo test --test it transcripts::list` runs those whose names begin with `list`.
@@ -75,11 +77,11 @@ macro_rules! transcripts {
 }
 
 transcripts! {
-    acl, bitmap, client, cluster, cluster_node, command, command_log, compatible_with, config, connection, debug, due, dump, evict, expire, function,
-    generic, geo, get, hash, hash_expiry, hyperloglog, import_mode, list, list_blocking, lock, lock_async, lock_mixed, lock_report, lock_session, lock_shared,
+    acl, batch, bitmap, client, cluster, cluster_node, command, command_log, compatible_with, config, connection, debug, due, dump, events, evict, expire, function,
+    generic, geo, get, hash, hash_expiry, hot_keys, hyperloglog, import_mode, limit, list, list_blocking, lock, lock_async, lock_mixed, lock_report, lock_session, lock_shared,
     module, monitor, object,
-    ping, pubsub, redirect, scan, script, semaphore, server, set, set_encoding, set_events, sort, sorted_set,
-    sorted_set_combine, sorted_set_pop, sorted_set_range, stream_add, stream_group, stream_info,
+    ping, pubsub, queue, redirect, scan, script, semaphore, server, set, set_encoding, set_events, sort, sorted_set,
+    sorted_set_combine, sorted_set_pop, sorted_set_range, stream_add, stream_claim, stream_group, stream_idempotent, stream_info, stream_owner,
     stream_read, stream_references, string, string_conditions, string_events, tracking, transaction,
 }
 
@@ -97,6 +99,16 @@ struct Step<'a> {
 struct Scenario<'a> {
     sentence: &'a str,
     steps: Vec<Step<'a>>,
+}
+
+impl Scenario<'_> {
+    fn has(&self, test: impl Fn(&str) -> bool) -> bool {
+        self.steps.iter().any(|step| test(step.action))
+    }
+
+    fn is_redis_8(&self) -> bool {
+        self.has(|action| action == REDIS8)
+    }
 }
 
 fn scenarios(text: &str) -> Vec<Scenario<'_>> {
@@ -146,6 +158,9 @@ fn matches(expected: &[&str], shown: &str) -> bool {
 /// The configuration of a node of a cluster.
 const IN_CLUSTER: &str = "@config cluster-enabled yes";
 
+/// Marks what Redis 8.6.3 has as well.
+const REDIS8: &str = "@redis8";
+
 /// Whether a step cannot be taken with a peer, which must also outlive the transcripts. Its version
 /// is the one it has.
 fn is_only_ours(action: &str) -> bool {
@@ -153,7 +168,9 @@ fn is_only_ours(action: &str) -> bool {
         return false;
     }
     action.contains("> SHUTDOWN")
-        || ["@ours", "@config", "@advance", "@step"].iter().any(|mark| action.starts_with(mark))
+        || ["@ours", "@redis8", "@config", "@advance", "@step"]
+            .iter()
+            .any(|mark| action.starts_with(mark))
 }
 
 fn microseconds(text: &str) -> i64 {
@@ -202,7 +219,7 @@ fn run_step(session: &mut Session, step: &Step<'_>) -> Option<String> {
     }
     let (directive, rest) = step.action.split_once(' ').unwrap_or((step.action, ""));
     match directive {
-        "@ours" => {}
+        "@ours" | REDIS8 => {}
         "@advance" => session.server().advance(microseconds(rest)),
         "@step" => session.server().step_wall(microseconds(rest)),
         "@ok" => session.settle_cluster(rest),
@@ -235,8 +252,11 @@ fn run_scenario(
     peer: Option<SocketAddr>,
 ) -> Result<(), String> {
     let is_config = |step: &&Step<'_>| step.action.starts_with("@config ");
-    let lines: Vec<String> =
+    let mut lines: Vec<String> =
         scenario.steps.iter().filter(is_config).map(|step| step.action[8..].into()).collect();
+    if scenario.is_redis_8() {
+        lines.push("compatible-with redis-8".into());
+    }
     let mut session = match peer {
         Some(address) if lines.iter().any(|line| IN_CLUSTER.ends_with(line.as_str())) => {
             Session::with_cluster_peer(address)
@@ -265,28 +285,33 @@ static PEER: Mutex<()> = Mutex::new(());
 
 fn run_file(name: &str) {
     let in_cluster = std::env::var("TRANSCRIPTS_CLUSTER_PEER").ok();
-    let is_in_cluster = in_cluster.is_some();
-    let peer = in_cluster.or_else(|| std::env::var("TRANSCRIPTS_PEER").ok());
+    let redis_8 = std::env::var("TRANSCRIPTS_REDIS8").ok();
+    let (is_in_cluster, is_redis_8) = (in_cluster.is_some(), redis_8.is_some());
+    let peer = redis_8.or(in_cluster).or_else(|| std::env::var("TRANSCRIPTS_PEER").ok());
     let peer: Option<SocketAddr> = peer.map(|peer| peer.parse().expect("an address and a port"));
     // A transcript that has failed leaves nothing behind that the next one does not clear away.
     let _turn = peer.map(|_| PEER.lock().unwrap_or_else(|error| error.into_inner()));
     let file = folder().join(format!("{name}.txt"));
     let text = std::fs::read_to_string(&file).expect("a transcript can be read");
-    let (text, all_ours) = match text.strip_prefix("@ours\n") {
-        Some(rest) => (rest, true),
-        None => (text.as_str(), false),
-    };
-    if all_ours && peer.is_some() {
-        println!("{name}: all of it shows what the peer does not have");
-        return;
+    // A mark before the first scenario is one of each.
+    let mark = text.lines().next().filter(|line| ["@ours", REDIS8].contains(line));
+    let mut scenarios = scenarios(text.strip_prefix(mark.unwrap_or("")).unwrap_or(&text));
+    for scenario in &mut scenarios {
+        let step = mark.map(|action| Step { number: 1, action, expected: Vec::new() });
+        scenario.steps.splice(0..0, step);
     }
-    let scenarios = scenarios(text);
     assert!(!scenarios.is_empty(), "{name} has scenarios");
     let mut failures = Vec::new();
     for scenario in &scenarios {
-        let has = |test: &dyn Fn(&str) -> bool| scenario.steps.iter().any(|it| test(it.action));
-        let is_other = has(&|action| action == IN_CLUSTER) != is_in_cluster;
-        if peer.is_some() && (is_other || has(&is_only_ours)) {
+        let is_other = scenario.has(|action| action == IN_CLUSTER) != is_in_cluster;
+        let is_left_out = match is_redis_8 {
+            true => {
+                !scenario.is_redis_8()
+                    || scenario.has(|action| action != REDIS8 && is_only_ours(action))
+            }
+            false => is_other || scenario.has(is_only_ours),
+        };
+        if peer.is_some() && is_left_out {
             continue;
         }
         if let Err(failure) = run_scenario(&file, scenario, peer) {

@@ -513,6 +513,9 @@ impl Maker {
                 _ => self.random.i32(-20..20).to_string(),
             },
             ("zrange", "start" | "stop") if self.one_in(4) => self.lexical_bound(),
+            // What is said of new entries alone needs this for all streams.
+            ("xreadgroup", "id") if !self.one_in(4) => ">".into(),
+            ("xreadgroup", "maxdeliveries") => self.random.u32(..5).to_string(),
             (_, "threshold" | "id" | "start" | "end" | "last-id" | "lastid" | "max-deleted-id")
                 if command.group == "stream" =>
             {
@@ -553,6 +556,9 @@ impl Maker {
                 0 => self.limit().to_string(),
                 _ => (*self.pick(&["0", "1", "2", "5", "30", "100", "5000"])).into(),
             },
+            ("cl.throttle", "max_burst" | "count" | "period" | "quantity") if !self.one_in(16) => {
+                self.random.u32(..60).to_string()
+            }
             (_, "field" | "member" | "member1" | "member2" | "element" | "pivot") => {
                 return self.member(full);
             }

@@ -62,8 +62,9 @@ fn large(criterion: &mut Criterion) {
     });
     group.bench_function("move", |bencher| {
         bencher.iter(|| {
-            let position = tree.find(&member(next())).expect("it is there");
-            tree.set_score(position, fastrand::f64() * 1e6);
+            let member = member(next());
+            let position = tree.find(&member).expect("it is there");
+            tree.set_score(position, fastrand::f64() * 1e6, &member);
         });
     });
     group.bench_function("remove and insert", |bencher| {

@@ -318,3 +318,67 @@ proptest! {
         prop_assert!(victim.cluster.info().contains("cluster_state"));
     }
 }
+
+/// The extensions of the last message that a victim has sent.
+fn told(victim: &mut Victim) -> Vec<Extension> {
+    let sent = victim.actions.iter().rev().find_map(|action| match action {
+        Action::Send { message, .. } => Some(message.clone()),
+        _ => None,
+    });
+    match wire::decode(&sent.expect("a message")) {
+        Ok(wire::Decoded::Full(message)) => match message.body {
+            Body::Ping { extensions, .. } => extensions,
+            other => panic!("{other:?}"),
+        },
+        _ => panic!("no message"),
+    }
+}
+
+#[test]
+fn a_node_of_redis_8_gets_its_secret_and_nothing_that_it_would_take_for_one() {
+    let mut victim = Victim::new();
+    let announced = Announced {
+        hostname: "host".into(),
+        client_ipv4: "10.0.0.1".into(),
+        client_port: 7,
+        ..Announced::default()
+    };
+    victim.cluster.set_settings(Settings { announced, ..settings(0) });
+    for number in 0..3 {
+        victim.cluster.add_for_test(id(number), NodeFlags::PRIMARY);
+        let (peer, local) = (IpAddr::V4(Ipv4Addr::new(10, 9, 9, 9)), ip(0));
+        victim.tell(Event::Accepted { link: LinkId(10 + u64::from(number)), peer, local });
+    }
+    let ping = |victim: &mut Victim, number: u32, extensions: Vec<Extension>| {
+        let body = Body::Ping { kind: Kind::Ping, gossip: Vec::new(), extensions };
+        victim.take(LinkId(10 + u64::from(number)), header(id(number)), body);
+    };
+    let shard = |number| Extension::ShardId(id(number));
+    let own_shard = Extension::ShardId(victim.cluster.myself().shard_id);
+    let host = Extension::Hostname("host".into());
+    let ipv4 = Extension::ClientIpv4("10.0.0.1".into());
+    // Number 4 is an address for one and a secret for the other.
+    ping(&mut victim, 0, vec![shard(0)]);
+    ping(&mut victim, 0, vec![shard(0)]);
+    let all = [host.clone(), ipv4, Extension::ClientPort(7), own_shard.clone()];
+    assert_eq!(told(&mut victim), all);
+    for (number, secret, least) in [(1, b'b', b'b'), (2, b'c', b'b'), (1, b'a', b'a')] {
+        let secret = Extension::Secret([secret; 40]);
+        ping(&mut victim, number, vec![shard(number), secret.clone()]);
+        ping(&mut victim, number, vec![shard(number), secret]);
+        let least = Extension::Secret([least; 40]);
+        assert_eq!(told(&mut victim), [host.clone(), own_shard.clone(), least]);
+    }
+    // Of an extension that cannot be read nothing is taken, and from its neighbours everything.
+    let unknown = |kind, data: &[u8]| Extension::Unknown { kind, data: data.to_vec() };
+    for odd in
+        [unknown(4, &[b'/'; 40]), unknown(1, &[0xff; 8]), unknown(3, &[b'x'; 8]), unknown(99, b"")]
+    {
+        let named = Extension::Hostname("other".into());
+        ping(&mut victim, 0, vec![odd, named, shard(7)]);
+        let index = victim.cluster.find(&id(0)).expect("it is known");
+        let node = victim.cluster.node(index);
+        assert_eq!((node.announced.hostname.as_str(), node.shard_id), ("other", id(7)));
+        ping(&mut victim, 0, vec![shard(0)]);
+    }
+}

@@ -114,14 +114,13 @@ impl ScoreTree {
     fn has_twice(&self) -> bool {
         if self.height == 0 {
             let leaf = self.leaves.get(self.root);
-            return (0..leaf.len()).any(|at| leaf.find(leaf.tag(at), leaf.member(at)) != Some(at));
+            let found = |at| leaf.find(tag_of(leaf.member(at)), leaf.member(at));
+            return (0..leaf.len()).any(|at| found(at) != Some(at));
         }
         self.index.any_collision(|tag, leaves| {
             let mut members = Vec::new();
             for &id in leaves {
-                let leaf = self.leaves.get(id);
-                let found = leaf.tags().enumerate().filter(|&(_, other)| other == tag);
-                members.extend(found.map(|(at, _)| leaf.member(at)));
+                members.extend(self.leaves.get(id).tagged(tag).map(|(_, member)| member));
             }
             members.sort_unstable();
             members.windows(2).any(|pair| pair[0] == pair[1])

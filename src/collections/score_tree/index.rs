@@ -11,6 +11,7 @@
 
 use smallvec::SmallVec;
 
+use crate::collections::find::find_lower;
 use crate::collections::prefetch::prefetch;
 use crate::collections::scan::cut;
 use crate::collections::shared::SharedVec;
@@ -21,6 +22,8 @@ const ENTRIES_MIN: usize = 10;
 /// Entries a page grows by.
 const ENTRIES_STEP: usize = 4;
 type Page = Vec<u64>;
+
+const INDEXED: &str = "every member is in the index";
 
 fn entry(tag: u32, leaf: u32) -> u64 {
     u64::from(leaf) << 32 | u64::from(tag)
@@ -80,12 +83,15 @@ impl Index {
         page_of(tag, self.pages.len())
     }
 
-    /// The leaves with this tag; a leaf once for each such member.
+    /// The first result that is not None for an entry with this tag: its place in the page, and its
+    /// leaf, which comes once for each such member.
     #[inline(always)]
-    pub fn candidates(&self, tag: u32) -> impl Iterator<Item = u32> {
-        let page: &[u64] =
-            if self.pages.is_empty() { &[] } else { &self.pages[self.page_of(tag).0] };
-        page.iter().filter(move |&&entry| entry as u32 == tag).map(|&entry| (entry >> 32) as u32)
+    pub fn find<R>(&self, tag: u32, is: impl Fn((usize, u32)) -> Option<R>) -> Option<R> {
+        if self.pages.is_empty() {
+            return None;
+        }
+        let page = &self.pages[self.page_of(tag).0];
+        find_lower(page, tag, |place, entry| is((place, (entry >> 32) as u32)))
     }
 
     /// Prefetches the address of a tag's page.
@@ -120,8 +126,8 @@ impl Index {
     pub fn remove(&mut self, tag: u32, leaf: u32) {
         let number = self.page_of(tag).0;
         let page = &mut self.pages[number];
-        let at = page.iter().position(|&found| found == entry(tag, leaf));
-        page.swap_remove(at.expect("every member is in the index"));
+        let is = |at, found| (found == entry(tag, leaf)).then_some(at);
+        page.swap_remove(find_lower(page, tag, is).expect(INDEXED));
         if page.capacity() >= page.len() + 2 * ENTRIES_STEP {
             page.shrink_to(page.len().next_multiple_of(ENTRIES_STEP));
         }
@@ -135,9 +141,23 @@ impl Index {
     #[inline]
     pub fn relocate(&mut self, tag: u32, from: u32, to: u32) {
         let number = self.page_of(tag).0;
-        let entries = self.pages[number].iter_mut();
-        let found = entries.into_iter().find(|found| **found == entry(tag, from));
-        *found.expect("every member is in the index") = entry(tag, to);
+        let page = &mut self.pages[number];
+        let is = |at, found| (found == entry(tag, from)).then_some(at);
+        let at = find_lower(page, tag, is).expect(INDEXED);
+        page[at] = entry(tag, to);
+    }
+    /// The same where the place of the entry in its page is known: none was added or removed since
+    /// it was found.
+    /// was found.
+    #[inline]
+    pub fn relocate_at(&mut self, tag: u32, place: usize, from: u32, to: u32) {
+        let number = self.page_of(tag).0;
+        let found = &mut self.pages[number][place];
+        if *found == entry(tag, from) {
+            *found = entry(tag, to);
+        } else {
+            self.relocate(tag, from, to);
+        }
     }
 
     fn add_page(&mut self) {

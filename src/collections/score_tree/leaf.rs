@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!   scores    n × f64, little-endian
-//!   tags      n × u32: 32 bits of each member's hash
-//!   ends      n × u32: where each member ends, counted from the first member's beginning
+//!   tags      n × u16: the upper half of each member's tag
+//!   ends      n × u16: where each member ends, counted from the first member's beginning; that of
+//!             the last one is where the bytes end, and undefined here if it is too long
 //!   members   their bytes, one after the other
 //! ```
 //!
@@ -12,15 +13,21 @@
 //! Adding or removing elements moves four arrays; each kind of field is contiguous, so that a
 //! search by score reads only scores, and one by member only tags and that member.
 
-use std::cmp::Ordering;
 use std::ops::{Deref, DerefMut, Range};
 
-use super::{LEAF_BYTES_MAX, Place};
+use super::{LEAF_BYTES_MAX, Place, tag_of};
+use crate::collections::find::find_short;
 use crate::collections::prefetch::prefetch_bytes;
 use crate::collections::shared::{Arc, Part, own};
 
 /// Bytes of an element without its member.
-const FIELDS: usize = 16;
+const FIELDS: usize = 12;
+
+/// The part of a tag that a leaf keeps. The index divides tags by their other bits.
+#[inline]
+fn short(tag: u32) -> u16 {
+    (tag >> 16) as u16
+}
 
 /// A leaf's allocation.
 #[derive(Clone, Debug)]
@@ -110,8 +117,8 @@ struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     #[inline]
-    fn word(self, at: usize) -> u32 {
-        u32::from_le_bytes(self.bytes[at..at + 4].try_into().expect("four bytes"))
+    fn short(self, at: usize) -> u16 {
+        u16::from_le_bytes(self.bytes[at..at + 2].try_into().expect("two bytes"))
     }
 
     #[inline]
@@ -120,22 +127,22 @@ impl<'a> Fields<'a> {
         f64::from_le_bytes(self.bytes[8 * at..8 * at + 8].try_into().expect("eight bytes"))
     }
 
-    #[inline]
-    fn tag(self, at: usize) -> u32 {
-        self.word(8 * self.len + 4 * at)
-    }
-
     /// The tags of all elements, in order.
     #[inline]
-    fn tags(self) -> impl ExactSizeIterator<Item = u32> {
-        let tags = self.bytes[8 * self.len..12 * self.len].chunks_exact(4);
-        tags.map(|tag| u32::from_le_bytes(tag.try_into().expect("four bytes")))
+    fn tags(self) -> &'a [[u8; 2]] {
+        self.bytes[8 * self.len..10 * self.len].as_chunks().0
     }
 
     /// Offset of a member, relative to the first one.
     #[inline]
     fn begin(self, at: usize) -> usize {
-        if at == 0 { 0 } else { self.word(12 * self.len + 4 * (at - 1)) as usize }
+        if at == 0 {
+            0
+        } else if at == self.len {
+            self.bytes.len() - FIELDS * self.len
+        } else {
+            usize::from(self.short(10 * self.len + 2 * (at - 1)))
+        }
     }
 
     #[inline]
@@ -155,11 +162,12 @@ impl Leaf {
         let mut bytes = Vec::new();
         bytes.reserve_exact(allocation(Leaf::bytes_of(len, members.len())));
         elements.clone().for_each(|element| bytes.extend_from_slice(&element.score.to_le_bytes()));
-        elements.clone().for_each(|element| bytes.extend_from_slice(&element.tag.to_le_bytes()));
+        let tags = elements.clone();
+        tags.for_each(|element| bytes.extend_from_slice(&short(element.tag).to_le_bytes()));
         let mut end = 0;
         for element in elements.clone() {
-            end += element.member.len() as u32;
-            bytes.extend_from_slice(&end.to_le_bytes());
+            end += element.member.len();
+            bytes.extend_from_slice(&(end as u16).to_le_bytes());
         }
         elements.for_each(|element| bytes.extend_from_slice(&members[element.member.clone()]));
         Leaf { bytes: bytes.into(), len: len as u32, parent: super::NONE }
@@ -194,14 +202,16 @@ impl Leaf {
         self.fields().score(at)
     }
 
-    #[inline]
-    pub fn tag(&self, at: usize) -> u32 {
-        self.fields().tag(at)
+    /// The tags of all members, in order: hashed again.
+    pub fn tags(&self) -> impl ExactSizeIterator<Item = u32> {
+        (0..self.len()).map(|at| tag_of(self.member(at)))
     }
 
-    /// The tags of all elements, in order.
-    pub fn tags(&self) -> impl ExactSizeIterator<Item = u32> {
-        self.fields().tags()
+    /// The members that may have this tag, with their places.
+    pub fn tagged(&self, tag: u32) -> impl Iterator<Item = (usize, &[u8])> {
+        let wanted = short(tag).to_le_bytes();
+        let tags = self.fields().tags().iter().enumerate();
+        tags.filter(move |&(_, &tag)| tag == wanted).map(|(at, _)| (at, self.member(at)))
     }
 
     #[inline]
@@ -213,15 +223,15 @@ impl Leaf {
     #[inline]
     pub fn find(&self, tag: u32, member: &[u8]) -> Option<usize> {
         let fields = self.fields();
-        let found = |(at, found)| (found == tag && fields.member(at) == member).then_some(at);
-        fields.tags().enumerate().find_map(found)
+        let is = |at| (fields.member(at) == member).then_some(at);
+        find_short(fields.tags(), short(tag), is)
     }
 
     /// Prefetches the tags.
     #[inline]
     pub fn prefetch_tags(&self) {
         let n = self.len();
-        prefetch_bytes(&self.bytes[8 * n..12 * n]);
+        prefetch_bytes(&self.bytes[8 * n..10 * n]);
     }
 
     /// Prefetches the element that probably has this tag: its score, end, and member, assuming
@@ -229,10 +239,10 @@ impl Leaf {
     #[inline]
     pub fn prefetch_element(&self, tag: u32) {
         let n = self.len();
-        if let Some(at) = self.tags().position(|found| found == tag) {
+        if let Some(at) = find_short(self.fields().tags(), short(tag), Some) {
             let members = &self.bytes[FIELDS * n..];
             prefetch_bytes(&self.bytes[8 * at..8 * at + 8]);
-            prefetch_bytes(&self.bytes[12 * n + 4 * at..][..4]);
+            prefetch_bytes(&self.bytes[10 * n + 2 * at..][..2]);
             prefetch_bytes(&members[members.len() * at / n..members.len() * (at + 1) / n]);
         }
     }
@@ -241,36 +251,16 @@ impl Leaf {
     #[inline]
     pub fn position(&self, place: Place<'_>) -> usize {
         let fields = self.fields();
-        let (mut low, mut high) = (0, fields.len);
-        while low < high {
-            let middle = (low + high) / 2;
-            if place.is_behind(fields.score(middle), || fields.member(middle)) {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        low
+        let (scores, _) = fields.bytes[..8 * fields.len].as_chunks::<8>();
+        place.position(scores, |score| f64::from_le_bytes(*score), |at| fields.member(at))
     }
 
-    /// Whether the element at `at` can get this score without moving.
-    pub fn fits(&self, at: usize, score: f64) -> bool {
-        let fields = self.fields();
-        let member = fields.member(at);
-        let order = |other: usize| {
-            let by_score = fields.score(other).partial_cmp(&score).expect("no score is NaN");
-            by_score.then_with(|| fields.member(other).cmp(member))
-        };
-        (at == 0 || order(at - 1) == Ordering::Less)
-            && (at + 1 == fields.len || order(at + 1) == Ordering::Greater)
-    }
-
-    /// Sets the score of the element at `at` and moves it so that `to` elements come before it.
-    pub fn rescore(&mut self, at: usize, to: usize, score: f64) {
+    /// Sets the score of the element at `at`, which has this tag and member, and moves it so that
+    /// `to` elements come before it.
+    pub fn rescore(&mut self, at: usize, to: usize, score: f64, (tag, member): (u32, &[u8])) {
         if at != to {
-            let (tag, member) = (self.tag(at), self.member(at).to_vec());
             self.remove(at..at + 1);
-            self.insert(to, score, tag, &member);
+            self.insert(to, score, tag, member);
         } else {
             set_score(&mut self.bytes, at, score);
         }
@@ -287,16 +277,16 @@ impl Leaf {
         bytes.resize(old + added, 0);
         let members = FIELDS * n + begin;
         bytes.copy_within(members..old, members + added);
-        bytes.copy_within(12 * n + 4 * at..members, 12 * n + 4 * at + 16);
-        bytes.copy_within(8 * n + 4 * at..12 * n + 4 * at, 8 * n + 4 * at + 12);
-        bytes.copy_within(8 * at..8 * n + 4 * at, 8 * at + 8);
+        bytes.copy_within(10 * n + 2 * at..members, 10 * n + 2 * at + FIELDS);
+        bytes.copy_within(8 * n + 2 * at..10 * n + 2 * at, 8 * n + 2 * at + 10);
+        bytes.copy_within(8 * at..8 * n + 2 * at, 8 * at + 8);
         self.len += 1;
         let n = n + 1;
         set_score(bytes, at, score);
-        set_word(bytes, 8 * n + 4 * at, tag);
-        set_word(bytes, 12 * n + 4 * at, begin as u32);
+        set_short(bytes, 8 * n + 2 * at, short(tag));
+        set_short(bytes, 10 * n + 2 * at, begin as u16);
         bytes[FIELDS * n + begin..][..member.len()].copy_from_slice(member);
-        move_ends(&mut bytes[12 * n + 4 * at..FIELDS * n], member.len() as i64);
+        move_ends(&mut bytes[10 * n + 2 * at..FIELDS * n], member.len());
         if added > LEAF_BYTES_MAX {
             self.bytes = std::mem::take(bytes).into();
         }
@@ -317,18 +307,18 @@ impl Leaf {
         let bytes = &mut *self.bytes;
         let old = bytes.len();
         let count = end - start;
-        bytes.copy_within(8 * end..8 * n + 4 * start, 8 * start);
-        let fields = 8 * n + 4 * end..12 * n + 4 * start;
-        bytes.copy_within(fields.clone(), fields.start - 12 * count);
-        let fields = 12 * n + 4 * end..FIELDS * n + begin;
-        bytes.copy_within(fields.clone(), fields.start - 16 * count);
+        bytes.copy_within(8 * end..8 * n + 2 * start, 8 * start);
+        let fields = 8 * n + 2 * end..10 * n + 2 * start;
+        bytes.copy_within(fields.clone(), fields.start - 10 * count);
+        let fields = 10 * n + 2 * end..FIELDS * n + begin;
+        bytes.copy_within(fields.clone(), fields.start - FIELDS * count);
         let taken = after - begin;
         let members = FIELDS * n + after;
         bytes.copy_within(members..old, members - FIELDS * count - taken);
         bytes.truncate(old - FIELDS * count - taken);
         self.len -= count as u32;
         let n = n - count;
-        move_ends(&mut bytes[12 * n + 4 * start..FIELDS * n], -(taken as i64));
+        move_ends(&mut bytes[10 * n + 2 * start..FIELDS * n], taken.wrapping_neg());
         if bytes.capacity() > 2 * bytes.len() {
             shrink(bytes);
         }
@@ -375,14 +365,14 @@ impl Leaf {
         }
         for (leaf, range) in &parts {
             let tags = 8 * leaf.len;
-            bytes.extend_from_slice(&leaf.bytes[tags + 4 * range.start..tags + 4 * range.end]);
+            bytes.extend_from_slice(&leaf.bytes[tags + 2 * range.start..tags + 2 * range.end]);
         }
         let mut begin = 0;
         for (leaf, range) in &parts {
             let offset = leaf.begin(range.start);
             for at in range.clone() {
                 let end = leaf.begin(at + 1) - offset + begin;
-                bytes.extend_from_slice(&(end as u32).to_le_bytes());
+                bytes.extend_from_slice(&(end as u16).to_le_bytes());
             }
             begin += leaf.begin(range.end) - offset;
         }
@@ -394,19 +384,18 @@ impl Leaf {
     }
 }
 
-fn set_word(bytes: &mut [u8], at: usize, word: u32) {
-    bytes[at..at + 4].copy_from_slice(&word.to_le_bytes());
+fn set_short(bytes: &mut [u8], at: usize, short: u16) {
+    bytes[at..at + 2].copy_from_slice(&short.to_le_bytes());
 }
 
 fn set_score(bytes: &mut [u8], at: usize, score: f64) {
     bytes[8 * at..8 * at + 8].copy_from_slice(&score.to_le_bytes());
 }
 
-/// Adds `by` to each of these ends.
-fn move_ends(ends: &mut [u8], by: i64) {
-    for end in ends.chunks_exact_mut(4) {
-        let old = u32::from_le_bytes((&*end).try_into().expect("four bytes"));
-        end.copy_from_slice(&(old.wrapping_add(by as u32)).to_le_bytes());
+/// Adds `by` to each of these ends, modulo 2^16.
+fn move_ends(ends: &mut [u8], by: usize) {
+    for end in ends.as_chunks_mut::<2>().0 {
+        *end = u16::from_le_bytes(*end).wrapping_add(by as u16).to_le_bytes();
     }
 }
 

@@ -332,7 +332,7 @@ impl RawEntry {
 
     /// # Safety
     /// The entry was made with the same `O`, and is not freed or changed while `'t` lasts.
-    unsafe fn value<'t, O>(self) -> ValueRef<'t, O> {
+    pub(super) unsafe fn value<'t, O>(self) -> ValueRef<'t, O> {
         let shape = self.shape();
         // SAFETY: the shape is that of the allocation; an object's pointer came from a box of `O`
         // which the entry owns.

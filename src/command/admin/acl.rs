@@ -22,106 +22,41 @@ use crate::sys::random;
 
 const NOSCRIPT_LOADING_STALE: Flags = Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE);
 
-pub const COMMANDS: &[CommandSpec] = &[container("ACL", SUBCOMMANDS)
-    .group(Group::Server)
-    .since("6.0.0")
-    .docs("", "Manages users and their permissions.", "Depends on the subcommand")];
+#[rustfmt::skip]
+pub const COMMANDS: &[CommandSpec] = &[
+    container("ACL", SUBCOMMANDS).group(Group::Server).since("6.0.0")
+        .docs("", "Manages users and their permissions.", "Depends on the subcommand"),
+];
 
+#[rustfmt::skip]
 const SUBCOMMANDS: &[CommandSpec] = &[
-    spec("CAT", cat)
-        .at_least(2)
-        .flags(NOSCRIPT_LOADING_STALE)
-        .group(Group::Server)
-        .since("6.0.0")
+    spec("CAT", cat).at_least(2).flags(NOSCRIPT_LOADING_STALE).group(Group::Server).since("6.0.0")
         .docs("[category]", "Lists the categories, or the commands of one.", "O(N), N commands"),
-    spec("DELUSER", delete)
-        .at_least(3)
-        .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
-        .group(Group::Server)
-        .since("6.0.0")
-        .docs(
-            "username [username ...]",
-            "Deletes users and closes their connections.",
-            "O(N), N connections",
-        )
-        .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
-    spec("DRYRUN", dry_run)
-        .at_least(4)
-        .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
-        .group(Group::Server)
-        .since("7.0.0")
-        .docs(
-            "username command [arg [arg ...]]",
-            "Determines whether a user may run a command, without running it.",
-            "O(1)",
-        ),
-    spec("GENPASS", generate)
-        .at_least(2)
-        .flags(NOSCRIPT_LOADING_STALE)
-        .group(Group::Server)
-        .since("6.0.0")
+    spec("DELUSER", delete).at_least(3).flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE).group(Group::Server).since("6.0.0")
+        .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
+        .docs("username [username ...]", "Deletes users and closes their connections.", "O(N), N connections"),
+    spec("DRYRUN", dry_run).at_least(4).flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE).group(Group::Server).since("7.0.0")
+        .docs("username command [arg [arg ...]]", "Determines whether a user may run a command, without running it.", "O(1)"),
+    spec("GENPASS", generate).at_least(2).flags(NOSCRIPT_LOADING_STALE).group(Group::Server).since("6.0.0")
         .docs("[bits]", "Generates a random password.", "O(1)"),
-    spec("GETUSER", get)
-        .exactly(3)
-        .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
-        .group(Group::Server)
-        .since("6.0.0")
+    spec("GETUSER", get).exactly(3).flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE).group(Group::Server).since("6.0.0")
         .docs("username", "Returns a user's permissions.", "O(N), N commands"),
-    spec("HELP", help)
-        .exactly(2)
-        .flags(Flags::LOADING_STALE)
-        .group(Group::Server)
-        .since("6.0.0")
+    spec("HELP", help).exactly(2).flags(Flags::LOADING_STALE).group(Group::Server).since("6.0.0")
         .docs("", "Lists these subcommands.", "O(1)"),
-    spec("LIST", list)
-        .exactly(2)
-        .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
-        .group(Group::Server)
-        .since("6.0.0")
+    spec("LIST", list).exactly(2).flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE).group(Group::Server).since("6.0.0")
         .docs("", "Lists the users as lines of a configuration.", "O(N), N users"),
-    spec("LOAD", load)
-        .exactly(2)
-        .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
-        .group(Group::Server)
-        .since("6.0.0")
-        .docs("", "Reads the users from the file that aclfile names.", "O(N), N users")
-        .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
-    spec("LOG", log)
-        .at_least(2)
-        .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
-        .group(Group::Server)
-        .since("6.0.0")
+    spec("LOAD", load).exactly(2).flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE).group(Group::Server).since("6.0.0")
+        .docs("", "Reads the users from the file that aclfile names.", "O(N), N users").tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
+    spec("LOG", log).at_least(2).flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE).group(Group::Server).since("6.0.0")
         .docs("[count | RESET]", "Lists the latest denials.", "O(N), N entries"),
-    spec("SAVE", save)
-        .exactly(2)
-        .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
-        .group(Group::Server)
-        .since("6.0.0")
-        .docs("", "Writes the users to the file that aclfile names.", "O(N), N users")
-        .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
-    spec("SETUSER", set)
-        .at_least(3)
-        .secrets(Secrets::From(2))
-        .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
-        .group(Group::Server)
-        .since("6.0.0")
-        .docs(
-            "username [rule [rule ...]]",
-            "Creates a user, or changes a user's permissions.",
-            "O(N), N rules",
-        )
-        .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
-    spec("USERS", names)
-        .exactly(2)
-        .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
-        .group(Group::Server)
-        .since("6.0.0")
+    spec("SAVE", save).exactly(2).flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE).group(Group::Server).since("6.0.0")
+        .docs("", "Writes the users to the file that aclfile names.", "O(N), N users").tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
+    spec("SETUSER", set).at_least(3).secrets(Secrets::From(2)).flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE).group(Group::Server).since("6.0.0")
+        .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
+        .docs("username [rule [rule ...]]", "Creates a user, or changes a user's permissions.", "O(N), N rules"),
+    spec("USERS", names).exactly(2).flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE).group(Group::Server).since("6.0.0")
         .docs("", "Lists the users' names.", "O(N), N users"),
-    spec("WHOAMI", who_am_i)
-        .exactly(2)
-        .flags(NOSCRIPT_LOADING_STALE.union(Flags::NEEDS_CLIENT))
-        .group(Group::Server)
-        .since("6.0.0")
+    spec("WHOAMI", who_am_i).exactly(2).flags(NOSCRIPT_LOADING_STALE.union(Flags::NEEDS_CLIENT)).group(Group::Server).since("6.0.0")
         .docs("", "Returns the user of this connection.", "O(1)"),
 ];
 

@@ -26,57 +26,25 @@ use crate::sys::log::{Level, warning};
 use crate::sys::process::{self, Score};
 use crate::sys::{alloc, crash, jemalloc};
 
-pub const COMMANDS: &[CommandSpec] = &[container("CONFIG", SUBCOMMANDS)
-    .group(Group::Server)
-    .since("2.0.0")
-    .docs("", "Commands that read and change the configuration.", "Depends on the subcommand.")];
+#[rustfmt::skip]
+pub const COMMANDS: &[CommandSpec] = &[
+    container("CONFIG", SUBCOMMANDS).group(Group::Server).since("2.0.0")
+        .docs("", "Commands that read and change the configuration.", "Depends on the subcommand."),
+];
 
+#[rustfmt::skip]
 const SUBCOMMANDS: &[CommandSpec] = &[
-    spec("GET", get)
-        .at_least(3)
-        .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
-        .group(Group::Server)
-        .since("2.0.0")
-        .docs(
-            "parameter [parameter ...]",
-            "Returns the values of the matching parameters.",
-            "O(N), N: parameters given",
-        ),
-    spec("HELP", help)
-        .exactly(2)
-        .flags(Flags::LOADING_STALE)
-        .group(Group::Server)
-        .since("5.0.0")
+    spec("GET", get).at_least(3).flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE).group(Group::Server).since("2.0.0")
+        .docs("parameter [parameter ...]", "Returns the values of the matching parameters.", "O(N), N: parameters given"),
+    spec("HELP", help).exactly(2).flags(Flags::LOADING_STALE).group(Group::Server).since("5.0.0")
         .docs("", "Lists the subcommands.", "O(1)"),
-    spec("RESETSTAT", reset_stat)
-        .exactly(2)
-        .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
-        .group(Group::Server)
-        .since("2.0.0")
+    spec("RESETSTAT", reset_stat).exactly(2).flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE).group(Group::Server).since("2.0.0")
         .docs("", "Resets the statistics that INFO reports.", "O(1)"),
-    spec("REWRITE", rewrite)
-        .exactly(2)
-        .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
-        .group(Group::Server)
-        .since("2.8.0")
-        .docs(
-            "",
-            "Writes the present configuration to the file with which the server started.",
-            "O(1)",
-        ),
-    spec("SET", set)
-        .at_least(4)
-        .secrets(Secrets::Parameters(2))
-        .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
-        .with(Flags::NEEDS_CLIENT)
-        .group(Group::Server)
-        .since("2.0.0")
-        .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
-        .docs(
-            "parameter value [parameter value ...]",
-            "Changes parameters: all of those given or, on an error, none.",
-            "O(N), N: parameters given",
-        ),
+    spec("REWRITE", rewrite).exactly(2).flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE).group(Group::Server).since("2.8.0")
+        .docs("", "Writes the present configuration to the file with which the server started.", "O(1)"),
+    spec("SET", set).at_least(4).secrets(Secrets::Parameters(2)).flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE).with(Flags::NEEDS_CLIENT).group(Group::Server)
+        .since("2.0.0").tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
+        .docs("parameter value [parameter value ...]", "Changes parameters: all of those given or, on an error, none.", "O(N), N: parameters given"),
 ];
 
 const HELP: &[&str] = &[
@@ -221,8 +189,10 @@ pub fn apply_config(core: &mut Core) {
         lfu_log_factor: config.lfu_log_factor,
         lfu_decay_minutes: config.lfu_decay_time,
     };
+    core.keyspace.eviction.protected.clone_from(&config.maxmemory_protect);
     core.keyspace.set_expiry_by(core.state.expiry_by());
-    core.state.effects.multi_first = config.compatible_with.is_valkey();
+    let dialect = config.compatible_with;
+    core.state.effects.multi_first = dialect.is_valkey() || dialect.is_redis_8();
     core.keyspace.events.set_classes(config.notify_keyspace_events);
     core.state.stats.timing.set_thresholds(config);
     core.state.logger.level = log_level(config);

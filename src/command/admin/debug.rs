@@ -30,22 +30,12 @@ use crate::types::stream::{Stream, StreamId};
 use crate::types::string::StringView;
 use crate::types::{Collection, Value};
 
-pub const COMMANDS: &[CommandSpec] = &[spec("DEBUG", debug)
-    .at_least(2)
-    .flags(
-        Flags::ADMIN
-            .union(Flags::NOSCRIPT)
-            .union(Flags::LOADING)
-            .union(Flags::STALE)
-            .union(Flags::PROTECTED),
-    )
-    .group(Group::Server)
-    .since("1.0.0")
-    .docs(
-        "subcommand [arg [arg ...]]",
-        "Inspects the server, for tests.",
-        "Depends on the subcommand",
-    )];
+#[rustfmt::skip]
+pub const COMMANDS: &[CommandSpec] = &[
+    spec("DEBUG", debug).at_least(2).flags(Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE).union(Flags::PROTECTED))
+        .group(Group::Server).since("1.0.0")
+        .docs("subcommand [arg [arg ...]]", "Inspects the server, for tests.", "Depends on the subcommand"),
+];
 
 /// `DEBUG subcommand [arg ...]`.
 fn debug(ctx: &mut Context<'_>) -> CommandResult {

@@ -20,37 +20,16 @@ use crate::sys::log::notice;
 
 const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    spec("TIME", time)
-        .exactly(1)
-        .flags(Flags::LOADING_STALE.union(Flags::FAST))
-        .group(Group::Server)
-        .since("2.6.0")
-        .tips(NONDETERMINISTIC)
+    spec("TIME", time).exactly(1).flags(Flags::LOADING_STALE.union(Flags::FAST)).group(Group::Server).since("2.6.0").tips(NONDETERMINISTIC)
         .docs("", "Returns the time of the server's wall clock.", "O(1)"),
-    spec("LOLWUT", lolwut)
-        .at_least(1)
-        .flags(Flags::READONLY_FAST)
-        .group(Group::Server)
-        .since("5.0.0")
+    spec("LOLWUT", lolwut).at_least(1).flags(Flags::READONLY_FAST).group(Group::Server).since("5.0.0")
         .docs("[VERSION version]", "Draws a picture and shows the version.", "O(1)"),
-    spec("SHUTDOWN", shutdown)
-        .at_least(1)
-        .flags(
-            Flags::LOADING_STALE
-                .union(Flags::ADMIN)
-                .union(Flags::NOSCRIPT)
-                .union(Flags::NO_MULTI)
-                .union(Flags::ALLOW_BUSY),
-        )
-        .with(Flags::NEEDS_CLIENT)
-        .group(Group::Server)
-        .since("1.0.0")
-        .docs(
-            "[NOSAVE | SAVE] [NOW] [FORCE] [ABORT]",
-            "Stops the server.",
-            "O(N) when saving, N being the number of keys",
-        ),
+    spec("SHUTDOWN", shutdown).at_least(1)
+        .flags(Flags::LOADING_STALE.union(Flags::ADMIN).union(Flags::NOSCRIPT).union(Flags::NO_MULTI).union(Flags::ALLOW_BUSY)).with(Flags::NEEDS_CLIENT)
+        .group(Group::Server).since("1.0.0")
+        .docs("[NOSAVE | SAVE] [NOW] [FORCE] [ABORT]", "Stops the server.", "O(N) when saving, N being the number of keys"),
 ];
 
 /// `TIME`: an array of seconds since 1970 and the microseconds of the current one, both as bulk

@@ -10,49 +10,22 @@ const NOT_SUPPORTED: CommandError =
 const NOT_LOADED: CommandError =
     CommandError::Text("ERR Error unloading module: no such module with that name");
 
-pub const COMMANDS: &[CommandSpec] = &[container(
-    "MODULE",
-    &[
-        spec("LIST", list)
-            .exactly(2)
-            .flags(Flags::ADMIN_NOSCRIPT)
-            .group(Group::Server)
-            .since("4.0.0")
-            .tips(&["nondeterministic_output_order"])
+#[rustfmt::skip]
+pub const COMMANDS: &[CommandSpec] = &[
+    container("MODULE", &[
+        spec("LIST", list).exactly(2).flags(Flags::ADMIN_NOSCRIPT).group(Group::Server).since("4.0.0").tips(&["nondeterministic_output_order"])
             .docs("", "Lists the modules that are loaded: none.", "O(1)"),
-        spec("LOAD", |_| Err(NOT_SUPPORTED))
-            .at_least(3)
-            .flags(Flags::ADMIN_NOSCRIPT_NO_ASYNC_LOADING)
-            .group(Group::Server)
-            .since("4.0.0")
+        spec("LOAD", |_| Err(NOT_SUPPORTED)).at_least(3).flags(Flags::ADMIN_NOSCRIPT_NO_ASYNC_LOADING).group(Group::Server).since("4.0.0")
             .docs("path [arg [arg ...]]", "Is refused: there are no modules here.", "O(1)"),
-        spec("LOADEX", |_| Err(NOT_SUPPORTED))
-            .at_least(3)
-            .flags(Flags::ADMIN_NOSCRIPT_NO_ASYNC_LOADING)
-            .group(Group::Server)
-            .since("7.0.0")
-            .docs(
-                "path [CONFIG name value [CONFIG name value ...]] [ARGS args [args ...]]",
-                "Is refused: there are no modules here.",
-                "O(1)",
-            ),
-        spec("UNLOAD", |_| Err(NOT_LOADED))
-            .exactly(3)
-            .flags(Flags::ADMIN_NOSCRIPT_NO_ASYNC_LOADING)
-            .group(Group::Server)
-            .since("4.0.0")
+        spec("LOADEX", |_| Err(NOT_SUPPORTED)).at_least(3).flags(Flags::ADMIN_NOSCRIPT_NO_ASYNC_LOADING).group(Group::Server).since("7.0.0")
+            .docs("path [CONFIG name value [CONFIG name value ...]] [ARGS args [args ...]]", "Is refused: there are no modules here.", "O(1)"),
+        spec("UNLOAD", |_| Err(NOT_LOADED)).exactly(3).flags(Flags::ADMIN_NOSCRIPT_NO_ASYNC_LOADING).group(Group::Server).since("4.0.0")
             .docs("name", "Is refused: no module is loaded.", "O(1)"),
-        spec("HELP", help_from_specs)
-            .exactly(2)
-            .flags(Flags::LOADING_STALE)
-            .group(Group::Server)
-            .since("5.0.0")
+        spec("HELP", help_from_specs).exactly(2).flags(Flags::LOADING_STALE).group(Group::Server).since("5.0.0")
             .docs("", "Explains MODULE.", "O(1)"),
-    ],
-)
-.group(Group::Server)
-.since("4.0.0")
-.docs("", "Commands about modules.", "Depends on the subcommand")];
+    ]).group(Group::Server).since("4.0.0")
+        .docs("", "Commands about modules.", "Depends on the subcommand"),
+];
 
 /// `MODULE LIST`: an empty array.
 fn list(ctx: &mut Context<'_>) -> CommandResult {

@@ -8,32 +8,16 @@ use crate::state::persistence::Purpose;
 use crate::state::spec::{Categories, CommandSpec, Flags, Group, spec};
 use crate::sys::log::{notice, warning};
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    spec("SAVE", save)
-        .exactly(1)
-        .flags(Flags::ADMIN_NOSCRIPT_NO_ASYNC_LOADING.union(Flags::NO_MULTI))
-        .group(Group::Server)
-        .since("1.0.0")
+    spec("SAVE", save).exactly(1).flags(Flags::ADMIN_NOSCRIPT_NO_ASYNC_LOADING.union(Flags::NO_MULTI)).group(Group::Server).since("1.0.0")
         .docs("", "Saves the data to disk and waits for it.", "O(N), N keys in all databases"),
-    spec("BGSAVE", bgsave)
-        .at_least(1)
-        .flags(Flags::ADMIN_NOSCRIPT_NO_ASYNC_LOADING)
-        .group(Group::Server)
-        .since("1.0.0")
+    spec("BGSAVE", bgsave).at_least(1).flags(Flags::ADMIN_NOSCRIPT_NO_ASYNC_LOADING).group(Group::Server).since("1.0.0")
         .docs("[SCHEDULE | CANCEL]", "Saves the data to disk in the background.", "O(1)"),
-    spec("BGREWRITEAOF", bgrewriteaof)
-        .exactly(1)
-        .flags(Flags::ADMIN_NOSCRIPT_NO_ASYNC_LOADING)
-        .group(Group::Server)
-        .since("1.0.0")
+    spec("BGREWRITEAOF", bgrewriteaof).exactly(1).flags(Flags::ADMIN_NOSCRIPT_NO_ASYNC_LOADING).group(Group::Server).since("1.0.0")
         .docs("", "Rewrites the append-only file in the background.", "O(1)"),
-    spec("LASTSAVE", last_save)
-        .exactly(1)
-        .flags(Flags::LOADING.union(Flags::STALE).union(Flags::FAST))
-        .categories(Categories::ADMIN_DANGEROUS)
-        .group(Group::Server)
-        .since("1.0.0")
-        .tips(&["nondeterministic_output"])
+    spec("LASTSAVE", last_save).exactly(1).flags(Flags::LOADING.union(Flags::STALE).union(Flags::FAST)).categories(Categories::ADMIN_DANGEROUS)
+        .group(Group::Server).since("1.0.0").tips(&["nondeterministic_output"])
         .docs("", "Returns the time of the last save.", "O(1)"),
 ];
 

@@ -26,7 +26,7 @@ pub fn switch(ctx: &mut Context<'_>, choose: fn(&mut Faults) -> &mut bool) -> Co
     Ok(Outcome::Replied)
 }
 
-/// `DEBUG SLOTMIGRATION <PREVENT-PAUSE | PREVENT-FAILOVER> <0 | 1>`: moves of slots do not reach
+/// `DEBUG SLOTMIGRATION <PREVENT-PAUSE | PREVENT-FAILOVER> <0 | 1>`: slot migrations do not reach
 /// their pause, or not their end.
 pub fn slot_migration(ctx: &mut Context<'_>) -> CommandResult {
     let on = ctx.args.integer(3)? != 0;

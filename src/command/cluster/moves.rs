@@ -28,6 +28,25 @@ const OTHER_OWNER: CommandError =
     CommandError::Text("ERR Target node does not agree about current slot ownership");
 const NO_JOB: CommandError = CommandError::Text("ERR No such slot migration job");
 
+/// Nodes of Redis 8.4 move slots by a protocol of their own.
+const NOT_AS_REDIS: CommandError = CommandError::Text(
+    "ERR CLUSTER MIGRATION IMPORT is not supported. Move slots with CLUSTER MIGRATESLOTS, or with CLUSTER SETSLOT and MIGRATE",
+);
+
+/// `CLUSTER MIGRATION <IMPORT slots | CANCEL id | STATUS id>`: an import is refused, so there is
+/// none to show or cancel.
+pub fn migration(ctx: &mut Context<'_>) -> CommandResult {
+    cluster(&ctx.core.state)?;
+    let mut words = ctx.args.cursor(2);
+    match () {
+        () if words.take_word("IMPORT") => return Err(NOT_AS_REDIS),
+        () if words.take_word("CANCEL") => ctx.reply.integer(0),
+        () if words.take_word("STATUS") => ctx.reply.array(0),
+        () => return Err(CommandError::UNKNOWN_ARGUMENT),
+    }
+    Ok(Outcome::Replied)
+}
+
 fn error(text: String) -> CommandError {
     CommandError::formatted(text)
 }

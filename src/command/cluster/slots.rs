@@ -8,12 +8,14 @@ use crate::cluster::Cluster;
 use crate::cluster::action::{Action, Outside};
 use crate::cluster::node::NodeIndex;
 use crate::collections::hash_slot::{HashSlot, SlotSet};
+use crate::command::timeout::TimeoutUnit;
 use crate::error::CommandError;
-use crate::gate::blocking::TimeoutUnit;
+use crate::keyspace::waiting::Wanted;
 use crate::replication::replica::Replica;
 use crate::resp::args::Args;
+use crate::resp::owned::OwnedRequest;
 use crate::state::context::{
-    AcksAwaited, Caller, CommandResult, Context, Origin, Outcome, Replicas,
+    AcksAwaited, Caller, CommandResult, Context, On, Origin, Outcome, Replicas,
 };
 
 /// Whether slots are assigned to this node, or unassigned.
@@ -164,9 +166,12 @@ pub fn set(ctx: &mut Context<'_>) -> CommandResult {
         let may_wait = ctx.may_wait();
         ctx.core.state.replication.wants_acks |= may_wait;
         let (offset, replicas) = (ctx.core.state.stream_end(), Replicas::Count(replicas));
-        let awaited = AcksAwaited { offset, replicas, on_disk: None, deadline_us };
+        let awaited = AcksAwaited { offset, replicas, on_disk: None };
         if may_wait {
-            return Ok(Outcome::AwaitsRepetition(Box::new(awaited)));
+            let on = On::Repetition(Box::new(awaited));
+            let mut wait = ctx.wait(Wanted::Acks, on, deadline_us);
+            wait.request = OwnedRequest::new(ctx.args.iter_from(0));
+            return Ok(Outcome::Waits(wait));
         }
     }
     carry_out(ctx, slot, wanted);

@@ -7,133 +7,61 @@ use crate::command::help::help_from_specs;
 use crate::error::CommandError;
 use crate::gate::closing;
 use crate::gate::limits::{Running, describe};
-use crate::gate::waking;
 use crate::resp::number;
 use crate::roles::following;
 use crate::state::context::{CommandResult, Context, Outcome};
 use crate::state::spec::{CommandSpec, Flags, Group, container, spec};
 use crate::state::{Pause, PauseCause};
+use crate::waiting::waking;
 
 const OTHERS: Flags = Flags::OF_OWN_CLIENT.union(Flags::ADMIN);
 
-pub const COMMANDS: &[CommandSpec] = &[container("CLIENT", SUBCOMMANDS)
-    .with(Flags::KEEPS_CACHING)
-    .group(Group::Connection)
-    .since("2.4.0")
-    .docs("", "Describes and manages connections.", "Depends on the subcommand")];
+#[rustfmt::skip]
+pub const COMMANDS: &[CommandSpec] = &[
+    container("CLIENT", SUBCOMMANDS).with(Flags::KEEPS_CACHING).group(Group::Connection).since("2.4.0")
+        .docs("", "Describes and manages connections.", "Depends on the subcommand"),
+];
 
+#[rustfmt::skip]
 const SUBCOMMANDS: &[CommandSpec] = &[
     client_tracking::CACHING,
-    spec("CAPA", capa)
-        .at_least(3)
-        .flags(Flags::OF_OWN_CLIENT.union(Flags::ALLOW_BUSY))
-        .group(Group::Connection)
-        .since("8.0.0")
+    spec("CAPA", capa).at_least(3).flags(Flags::OF_OWN_CLIENT.union(Flags::ALLOW_BUSY)).group(Group::Connection).since("8.0.0")
         .docs("capability [capability ...]", "Announces the capabilities of this connection.", "O(1)"),
-    spec("GETNAME", get_name)
-        .exactly(2)
-        .flags(Flags::OF_OWN_CLIENT)
-        .group(Group::Connection)
-        .since("2.6.9")
+    spec("GETNAME", get_name).exactly(2).flags(Flags::OF_OWN_CLIENT).group(Group::Connection).since("2.6.9")
         .docs("", "Returns the connection's name.", "O(1)"),
     client_tracking::GETREDIR,
-    spec("HELP", help_from_specs)
-        .exactly(2)
-        .flags(Flags::LOADING_STALE)
-        .group(Group::Connection)
-        .since("5.0.0")
+    spec("HELP", help_from_specs).exactly(2).flags(Flags::LOADING_STALE).group(Group::Connection).since("5.0.0")
         .docs("", "Lists these subcommands.", "O(1)"),
-    spec("ID", get_id)
-        .exactly(2)
-        .flags(Flags::OF_OWN_CLIENT)
-        .group(Group::Connection)
-        .since("5.0.0")
+    spec("ID", get_id).exactly(2).flags(Flags::OF_OWN_CLIENT).group(Group::Connection).since("5.0.0")
         .docs("", "Returns the connection's ID.", "O(1)"),
-    spec("IMPORT-SOURCE", import_source)
-        .exactly(3)
-        .flags(Flags::OF_OWN_CLIENT)
-        .group(Group::Connection)
-        .since("8.1.0")
+    spec("IMPORT-SOURCE", import_source).exactly(3).flags(Flags::OF_OWN_CLIENT).group(Group::Connection).since("8.1.0")
         .docs("<ON | OFF>", "Lets this connection see expired keys in import mode.", "O(1)"),
-    spec("INFO", info)
-        .exactly(2)
-        .flags(Flags::OF_OWN_CLIENT)
-        .group(Group::Connection)
-        .since("6.2.0")
-        .docs("", "Describes this connection.", "O(1)")
-        .tips(&["nondeterministic_output"]),
-    spec("KILL", kill)
-        .at_least(3)
-        .flags(OTHERS)
-        .group(Group::Connection)
-        .since("2.4.0")
-        .docs(
-            "<ip:port | <[ID client-id [client-id ...]] [TYPE <NORMAL | MASTER | SLAVE | REPLICA | PUBSUB>] \
-             [USER username] [ADDR ip:port] [LADDR ip:port] [SKIPME <YES | NO>] [MAXAGE seconds]>>",
-            "Closes connections.",
-            "O(N), N connections",
-        ),
-    spec("LIST", list)
-        .at_least(2)
-        .flags(OTHERS)
-        .group(Group::Connection)
-        .since("2.4.0")
-        .docs(
-            "[TYPE <NORMAL | MASTER | REPLICA | PUBSUB>] [ID client-id [client-id ...]]",
-            "Lists connections.",
-            "O(N log N), N connections",
-        )
-        .tips(&["nondeterministic_output"]),
-    spec("NO-EVICT", no_evict)
-        .exactly(3)
-        .flags(OTHERS)
-        .group(Group::Connection)
-        .since("7.0.0")
+    spec("INFO", info).exactly(2).flags(Flags::OF_OWN_CLIENT).group(Group::Connection).since("6.2.0").tips(&["nondeterministic_output"])
+        .docs("", "Describes this connection.", "O(1)"),
+    spec("KILL", kill).at_least(3).flags(OTHERS).group(Group::Connection).since("2.4.0")
+        .docs("<ip:port | <[ID client-id [client-id ...]] [TYPE <NORMAL | MASTER | SLAVE | REPLICA | PUBSUB>] [USER username] [ADDR ip:port] [LADDR ip:port] \
+            [SKIPME <YES | NO>] [MAXAGE seconds]>>",
+            "Closes connections.", "O(N), N connections"),
+    spec("LIST", list).at_least(2).flags(OTHERS).group(Group::Connection).since("2.4.0").tips(&["nondeterministic_output"])
+        .docs("[TYPE <NORMAL | MASTER | REPLICA | PUBSUB>] [ID client-id [client-id ...]]", "Lists connections.", "O(N log N), N connections"),
+    spec("NO-EVICT", no_evict).exactly(3).flags(OTHERS).group(Group::Connection).since("7.0.0")
         .docs("<ON | OFF>", "Spares this connection when clients use too much memory.", "O(1)"),
-    spec("NO-TOUCH", no_touch)
-        .exactly(3)
-        .flags(Flags::OF_OWN_CLIENT)
-        .group(Group::Connection)
-        .since("7.2.0")
+    spec("NO-TOUCH", no_touch).exactly(3).flags(Flags::OF_OWN_CLIENT).group(Group::Connection).since("7.2.0")
         .docs("<ON | OFF>", "Lets this connection access keys without marking them as used.", "O(1)"),
-    spec("PAUSE", pause)
-        .at_least(3)
-        .flags(OTHERS)
-        .group(Group::Connection)
-        .since("2.9.50")
+    spec("PAUSE", pause).at_least(3).flags(OTHERS).group(Group::Connection).since("2.9.50")
         .docs("timeout [WRITE | ALL]", "Pauses clients for a number of milliseconds.", "O(1)"),
-    spec("REPLY", reply)
-        .exactly(3)
-        .flags(Flags::OF_OWN_CLIENT)
-        .group(Group::Connection)
-        .since("3.2.0")
+    spec("REPLY", reply).exactly(3).flags(Flags::OF_OWN_CLIENT).group(Group::Connection).since("3.2.0")
         .docs("<ON | OFF | SKIP>", "Turns this connection's replies on or off.", "O(1)"),
-    spec("SETINFO", set_info)
-        .exactly(4)
-        .flags(Flags::OF_OWN_CLIENT)
-        .group(Group::Connection)
-        .since("7.2.0")
-        .docs("<LIB-NAME libname | LIB-VER libver>", "Sets the name or version of the client's library.", "O(1)")
-        .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
-    spec("SETNAME", set_name)
-        .exactly(3)
-        .flags(Flags::OF_OWN_CLIENT)
-        .group(Group::Connection)
-        .since("2.6.9")
+    spec("SETINFO", set_info).exactly(4).flags(Flags::OF_OWN_CLIENT).group(Group::Connection).since("7.2.0")
+        .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
+        .docs("<LIB-NAME libname | LIB-VER libver>", "Sets the name or version of the client's library.", "O(1)"),
+    spec("SETNAME", set_name).exactly(3).flags(Flags::OF_OWN_CLIENT).group(Group::Connection).since("2.6.9")
         .docs("connection-name", "Names the connection.", "O(1)"),
     client_tracking::TRACKING,
     client_tracking::TRACKINGINFO,
-    spec("UNBLOCK", unblock)
-        .at_least(3)
-        .flags(OTHERS)
-        .group(Group::Connection)
-        .since("5.0.0")
+    spec("UNBLOCK", unblock).at_least(3).flags(OTHERS).group(Group::Connection).since("5.0.0")
         .docs("client-id [TIMEOUT | ERROR]", "Unblocks a blocked client.", "O(1)"),
-    spec("UNPAUSE", unpause)
-        .exactly(2)
-        .flags(OTHERS)
-        .group(Group::Connection)
-        .since("6.2.0")
+    spec("UNPAUSE", unpause).exactly(2).flags(OTHERS).group(Group::Connection).since("6.2.0")
         .docs("", "Ends CLIENT PAUSE.", "O(N), N waiting clients"),
 ];
 

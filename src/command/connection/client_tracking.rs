@@ -19,37 +19,26 @@ use crate::state::spec::{CommandSpec, Flags, Group, spec};
 
 // Subcommands of CLIENT, which lists them in its table.
 
-pub const CACHING: CommandSpec = spec("CACHING", caching)
-    .exactly(3)
-    .flags(Flags::OF_OWN_CLIENT)
-    .group(Group::Connection)
-    .since("6.0.0")
-    .docs("<YES | NO>", "Chooses whether the keys of the next command are tracked.", "O(1)");
+#[rustfmt::skip]
+pub const CACHING: CommandSpec =
+    spec("CACHING", caching).exactly(3).flags(Flags::OF_OWN_CLIENT).group(Group::Connection).since("6.0.0")
+        .docs("<YES | NO>", "Chooses whether the keys of the next command are tracked.", "O(1)");
 
-pub const GETREDIR: CommandSpec = spec("GETREDIR", get_redirection)
-    .exactly(2)
-    .flags(Flags::OF_OWN_CLIENT)
-    .group(Group::Connection)
-    .since("6.0.0")
-    .docs("", "Returns the client to which invalidations are redirected.", "O(1)");
+#[rustfmt::skip]
+pub const GETREDIR: CommandSpec =
+    spec("GETREDIR", get_redirection).exactly(2).flags(Flags::OF_OWN_CLIENT).group(Group::Connection).since("6.0.0")
+        .docs("", "Returns the client to which invalidations are redirected.", "O(1)");
 
-pub const TRACKING: CommandSpec = spec("TRACKING", tracking)
-    .at_least(3)
-    .flags(Flags::OF_OWN_CLIENT)
-    .group(Group::Connection)
-    .since("6.0.0")
-    .docs(
-        "<ON | OFF> [REDIRECT client-id] [PREFIX prefix [PREFIX prefix ...]] [BCAST] [OPTIN] [OPTOUT] [NOLOOP]",
-        "Notifies the connection when keys that it has cached change.",
-        "O(1) a prefix",
-    );
+#[rustfmt::skip]
+pub const TRACKING: CommandSpec =
+    spec("TRACKING", tracking).at_least(3).flags(Flags::OF_OWN_CLIENT).group(Group::Connection).since("6.0.0")
+        .docs("<ON | OFF> [REDIRECT client-id] [PREFIX prefix [PREFIX prefix ...]] [BCAST] [OPTIN] [OPTOUT] [NOLOOP]",
+            "Notifies the connection when keys that it has cached change.", "O(1) a prefix");
 
-pub const TRACKINGINFO: CommandSpec = spec("TRACKINGINFO", tracking_info)
-    .exactly(2)
-    .flags(Flags::OF_OWN_CLIENT)
-    .group(Group::Connection)
-    .since("6.2.0")
-    .docs("", "Describes how the connection tracks keys.", "O(N), N prefixes");
+#[rustfmt::skip]
+pub const TRACKINGINFO: CommandSpec =
+    spec("TRACKINGINFO", tracking_info).exactly(2).flags(Flags::OF_OWN_CLIENT).group(Group::Connection).since("6.2.0")
+        .docs("", "Describes how the connection tracks keys.", "O(N), N prefixes");
 
 const ONE_REDIRECTION: CommandError =
     CommandError::Text("ERR A client can only redirect to a single other client");

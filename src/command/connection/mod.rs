@@ -8,7 +8,7 @@ use crate::acl::DEFAULT_NAME;
 use crate::client::ClientFlags;
 use crate::config::VALKEY_VERSION;
 use crate::error::CommandError;
-use crate::gate::{asynchronous, publish, tracking, transaction, users};
+use crate::gate::{publish, tracking, transaction, users};
 use crate::ids::UserId;
 use crate::keyspace::DbIndex;
 use crate::resp::number;
@@ -17,6 +17,7 @@ use crate::roles::cluster::hear_drops;
 use crate::roles::restart;
 use crate::state::context::{CommandResult, Context, Effect, Origin, Outcome};
 use crate::state::spec::{CommandSpec, DatabaseUse, Flags, Group, Secrets, spec};
+use crate::waiting;
 
 /// Allowed while loading, with stale data, while the server is busy, and before authentication.
 const ALWAYS: Flags = Flags::NOSCRIPT
@@ -27,70 +28,25 @@ const ALWAYS: Flags = Flags::NOSCRIPT
     .union(Flags::ALLOW_BUSY);
 const QUICK: Flags = Flags::LOADING.union(Flags::STALE).union(Flags::FAST);
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    spec("AUTH", auth)
-        .at_least(2)
-        .secrets(Secrets::From(1))
-        .flags(ALWAYS)
-        .with(Flags::NEEDS_CLIENT)
-        .group(Group::Connection)
-        .since("1.0.0")
-        .docs(
-            "[username] password",
-            "Authenticates the connection.",
-            "O(N), N passwords of the user",
-        ),
-    spec("ECHO", echo).exactly(2).flags(QUICK).group(Group::Connection).since("1.0.0").docs(
-        "message",
-        "Returns the message.",
-        "O(1)",
-    ),
-    spec("HELLO", hello)
-        .at_least(1)
-        .secrets(Secrets::Behind { from: 2, words: &[("AUTH", 2)], until: "" })
-        .flags(ALWAYS)
-        .with(Flags::NEEDS_CLIENT)
-        .group(Group::Connection)
-        .since("6.0.0")
-        .docs(
-            "[protover [AUTH username password] [SETNAME clientname]]",
-            "Describes the server, and chooses the protocol's version.",
-            "O(1)",
-        ),
-    spec("PING", ping)
-        .at_least(1)
-        .flags(Flags::FAST)
-        .with(Flags::WHILE_SUBSCRIBED.union(Flags::TELLS_DISK))
-        .group(Group::Connection)
-        .since("1.0.0")
-        .docs("[message]", "Returns PONG, or the message.", "O(1)")
-        .tips(&["request_policy:all_shards", "response_policy:all_succeeded"]),
-    spec("QUIT", quit)
-        .at_least(1)
-        .flags(ALWAYS)
-        .with(Flags::NEVER_QUEUED.union(Flags::ENDS_TRANSACTION).union(Flags::WHILE_SUBSCRIBED))
-        .group(Group::Connection)
-        .since("1.0.0")
-        .docs("", "Closes the connection.", "O(1)")
-        .deprecated("7.2.0", "just closing the connection"),
-    spec("RESET", reset)
-        .exactly(1)
-        .flags(ALWAYS)
-        .with(
-            Flags::NEVER_QUEUED
-                .union(Flags::ENDS_TRANSACTION)
-                .union(Flags::WHILE_SUBSCRIBED)
-                .union(Flags::NEEDS_CLIENT),
-        )
-        .group(Group::Connection)
+    spec("AUTH", auth).at_least(2).secrets(Secrets::From(1)).flags(ALWAYS).with(Flags::NEEDS_CLIENT).group(Group::Connection).since("1.0.0")
+        .docs("[username] password", "Authenticates the connection.", "O(N), N passwords of the user"),
+    spec("ECHO", echo).exactly(2).flags(QUICK).group(Group::Connection).since("1.0.0")
+        .docs("message", "Returns the message.", "O(1)"),
+    spec("HELLO", hello).at_least(1).secrets(Secrets::Behind { from: 2, words: &[("AUTH", 2)], until: "" }).flags(ALWAYS).with(Flags::NEEDS_CLIENT)
+        .group(Group::Connection).since("6.0.0")
+        .docs("[protover [AUTH username password] [SETNAME clientname]]", "Describes the server, and chooses the protocol's version.", "O(1)"),
+    spec("PING", ping).at_least(1).flags(Flags::FAST).with(Flags::WHILE_SUBSCRIBED.union(Flags::TELLS_DISK)).group(Group::Connection).since("1.0.0")
+        .docs("[message]", "Returns PONG, or the message.", "O(1)").tips(&["request_policy:all_shards", "response_policy:all_succeeded"]),
+    spec("QUIT", quit).at_least(1).flags(ALWAYS).with(Flags::NEVER_QUEUED.union(Flags::ENDS_TRANSACTION).union(Flags::WHILE_SUBSCRIBED))
+        .group(Group::Connection).since("1.0.0").deprecated("7.2.0", "just closing the connection")
+        .docs("", "Closes the connection.", "O(1)"),
+    spec("RESET", reset).exactly(1).flags(ALWAYS)
+        .with(Flags::NEVER_QUEUED.union(Flags::ENDS_TRANSACTION).union(Flags::WHILE_SUBSCRIBED).union(Flags::NEEDS_CLIENT)).group(Group::Connection)
         .since("6.2.0")
         .docs("", "Resets the connection to its initial state.", "O(1)"),
-    spec("SELECT", select)
-        .exactly(2)
-        .databases(DatabaseUse::Selects)
-        .flags(QUICK)
-        .group(Group::Connection)
-        .since("1.0.0")
+    spec("SELECT", select).exactly(2).databases(DatabaseUse::Selects).flags(QUICK).group(Group::Connection).since("1.0.0")
         .docs("index", "Chooses the database of this connection.", "O(1)"),
 ];
 
@@ -241,8 +197,7 @@ impl<'a> Hello<'a> {
 /// Ends the waits that only push messages would answer.
 fn end_pushes(ctx: &mut Context<'_>) {
     let id = ctx.client_id();
-    asynchronous::forget(ctx.core, id);
-    ctx.core.state.blocking.confirmations.forget_client(id);
+    waiting::forget_pushed(ctx.core, id);
 }
 
 /// `HELLO [protover [AUTH username password] [SETNAME clientname]]`: a map about the server, in the

@@ -26,43 +26,25 @@ const fn subcommand(name: &'static str, handler: crate::state::spec::Handler) ->
 
 const ORDER: &[&str] = &["nondeterministic_output_order"];
 
-pub const COMMANDS: &[CommandSpec] = &[spec("COMMAND", command)
-    .at_least(1)
-    .flags(Flags::LOADING_STALE)
-    .categories(Categories::CONNECTION)
-    .group(Group::Server)
-    .since("2.8.13")
-    .tips(ORDER)
-    .docs("", "Describes all commands.", "O(N), N being the number of commands")
-    .subcommands(&[
+#[rustfmt::skip]
+pub const COMMANDS: &[CommandSpec] = &[
+    spec("COMMAND", command).at_least(1).flags(Flags::LOADING_STALE).categories(Categories::CONNECTION).group(Group::Server).since("2.8.13").tips(ORDER)
+        .docs("", "Describes all commands.", "O(N), N being the number of commands").subcommands(&[
         subcommand("COUNT", count).exactly(2).docs("", "Counts the commands.", "O(1)"),
-        subcommand("DOCS", docs).at_least(2).since("7.0.0").tips(ORDER).docs(
-            "[command-name [command-name ...]]",
-            "Returns the documentation of some or all commands.",
-            "O(N), N being the number of commands",
-        ),
-        subcommand("GETKEYS", get_keys).at_least(4).docs(
-            "command [arg [arg ...]]",
-            "Returns the keys of a request.",
-            "O(N), N being the number of arguments",
-        ),
-        subcommand("GETKEYSANDFLAGS", get_keys_and_flags).at_least(4).since("7.0.0").docs(
-            "command [arg [arg ...]]",
-            "Returns the keys of a request, and how they are accessed.",
-            "O(N), N being the number of arguments",
-        ),
+        subcommand("DOCS", docs).at_least(2).since("7.0.0").tips(ORDER)
+            .docs("[command-name [command-name ...]]", "Returns the documentation of some or all commands.", "O(N), N being the number of commands"),
+        subcommand("GETKEYS", get_keys).at_least(4)
+            .docs("command [arg [arg ...]]", "Returns the keys of a request.", "O(N), N being the number of arguments"),
+        subcommand("GETKEYSANDFLAGS", get_keys_and_flags).at_least(4).since("7.0.0")
+            .docs("command [arg [arg ...]]", "Returns the keys of a request, and how they are accessed.", "O(N), N being the number of arguments"),
         subcommand("HELP", help).exactly(2).since("5.0.0").docs("", "Explains COMMAND.", "O(1)"),
-        subcommand("INFO", info).at_least(2).tips(ORDER).docs(
-            "[command-name [command-name ...]]",
-            "Describes some or all commands.",
-            "O(N), N being the number of commands",
-        ),
-        subcommand("LIST", list).at_least(2).since("7.0.0").tips(ORDER).docs(
-            "[FILTERBY <MODULE module-name | ACLCAT category | PATTERN pattern>]",
-            "Lists the names of commands.",
-            "O(N), N being the number of commands",
-        ),
-    ])];
+        subcommand("INFO", info).at_least(2).tips(ORDER)
+            .docs("[command-name [command-name ...]]", "Describes some or all commands.", "O(N), N being the number of commands"),
+        subcommand("LIST", list).at_least(2).since("7.0.0").tips(ORDER)
+            .docs("[FILTERBY <MODULE module-name | ACLCAT category | PATTERN pattern>]", "Lists the names of commands.",
+                "O(N), N being the number of commands"),
+    ]),
+];
 
 /// Names in `COMMAND INFO`, in its order. Other flags are internal.
 const FLAG_NAMES: &[(Flags, &str)] = &[
@@ -520,9 +502,15 @@ mod tests {
     /// keys.
     const REDIS: &str = include_str!("../../../tests/data/commands-7.0.tsv");
 
-    /// The commands that options of newer servers or our ROLLBACK change.
-    const NEWER: &[&str] =
-        &["cluster|replicate", "zrank", "zrevrank", "function|kill", "script|kill"];
+    /// The commands that options of newer servers or our own ones change.
+    const NEWER: &[&str] = &[
+        "cluster|replicate",
+        "zrank",
+        "zrevrank",
+        "function|kill",
+        "script|kill",
+        "xgroup|delconsumer",
+    ];
 
     #[test]
     fn commands_that_wait_may_be_called_by_scripts_since_7_2() {

@@ -1,24 +1,22 @@
 //! Fields of hashes that expire: setting, reading and clearing their deadlines, alone or together
 //! with their values.
 //!
-//! Options, replies, errors and events are Valkey 9.1's, which include those of Redis 8. Times and
-//! conditions are parsed by `command/deadline.rs`.
+//! Options, replies and events are Valkey 9.1's, which include those of Redis 8. The words are
+//! parsed by `words.rs`.
 
 use crate::clock::{Deadline, Expiry, Now};
 use crate::collections::table::Slot;
-use crate::command::deadline::{Condition, Lifetime, LifetimeWord, TimeUnit, When, to_seconds};
+use crate::command::deadline::{Lifetime, TimeUnit, to_seconds};
+use crate::command::hash::words::{
+    self, BAD_FIELD_COUNT, FieldArgs, Presence, Takes, parse_deadline,
+};
 use crate::command::hash::{edit_or_create, limits};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::keyspace::Key;
-use crate::resp::args::Args;
 use crate::state::context::{CommandResult, Context, Outcome};
 use crate::types::hash::Hash;
 use crate::types::journal::Edit;
-
-const BAD_FIELD_COUNT: CommandError = CommandError::Text(
-    "ERR numfields should be greater than 0 and match the provided number of fields",
-);
 
 /// The result for a field, as in the replies.
 mod result {
@@ -29,95 +27,6 @@ mod result {
     pub const DONE: i64 = 1;
     /// The deadline has passed: the field was deleted.
     pub const DELETED: i64 = 2;
-}
-
-// ---- parsing ------------------------------------------------------------------------------------
-
-/// The index of `FIELDS` after options from argument `start` on; not the last argument.
-fn fields_word(args: Args<'_>, start: usize) -> Option<usize> {
-    (start..args.len().saturating_sub(1)).find(|&at| args.get(at).eq_ignore_ascii_case(b"FIELDS"))
-}
-
-/// The index of the first field after `FIELDS numfields` at argument `word`. Each field has
-/// `arguments_each` arguments, and nothing may follow.
-fn first_field(args: Args<'_>, word: usize, arguments_each: i64) -> Result<usize, CommandError> {
-    let count = args.integer(word + 1)?;
-    let first = word + 2;
-    let rest = (args.len() - first) as i64;
-    if count == 0 || count.checked_mul(arguments_each) != Some(rest) {
-        return Err(BAD_FIELD_COUNT);
-    }
-    Ok(first)
-}
-
-/// The index of the first field in `FIELDS numfields field [field ...]`, which begins at argument
-/// 2.
-fn plain_fields(args: Args<'_>, mismatch: CommandError) -> Result<usize, CommandError> {
-    if !args.get(2).eq_ignore_ascii_case(b"FIELDS") {
-        return Err(CommandError::Syntax);
-    }
-    first_field(args, 2, 1).map_err(|error| if error == BAD_FIELD_COUNT { mismatch } else { error })
-}
-
-/// The latest deadline that a client may set, in Unix milliseconds: Redis 7.4 stores 48 bits.
-/// Valkey's clients, files and primaries may give any.
-const LATEST_MS: i64 = (1 << 48) - 2;
-
-/// The deadline at a time. Errors: it is negative, or too late for the caller.
-fn parse_deadline(
-    unit: TimeUnit,
-    time: &[u8],
-    ctx: &Context<'_>,
-) -> Result<Deadline, CommandError> {
-    let now = ctx.core.keyspace.now();
-    let takes_any = ctx.caller.is_repeating() || ctx.core.state.config.compatible_with.is_valkey();
-    let latest_ms = if takes_any { i64::MAX } else { LATEST_MS };
-    let is_allowed = |time, when: When| time >= 0 && when.unix_ms(&now) <= latest_ms;
-    Ok(unit.parse(time, &now, ctx.name(), is_allowed)?.deadline(&now))
-}
-
-/// Whether something must exist or must not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Presence {
-    Absent,
-    Present,
-}
-
-/// The options of HGETEX and HSETEX.
-#[derive(Clone, Copy, Debug, Default)]
-struct Options<'a> {
-    key: Option<Presence>,
-    fields: Option<Presence>,
-    lifetime: Lifetime<'a>,
-}
-
-impl<'a> Options<'a> {
-    /// Parses the arguments from 2 to `end`. `sets`: for HSETEX, otherwise for HGETEX.
-    fn parse(args: Args<'a>, end: usize, sets: bool) -> Result<Self, CommandError> {
-        let mut options = Options::default();
-        let mut cursor = args.cursor_within(2..end);
-        while let Some(word) = cursor.peek() {
-            cursor.take()?;
-            let is = |name: &[u8]| word.eq_ignore_ascii_case(name);
-            let demand = |slot: &mut Option<Presence>, presence| match *slot {
-                Some(other) if other != presence => Err(CommandError::Syntax),
-                _ => {
-                    *slot = Some(presence);
-                    Ok(())
-                }
-            };
-            let other = if sets { LifetimeWord::Persist } else { LifetimeWord::KeepTtl };
-            match LifetimeWord::of(word) {
-                Some(word) if word != other => options.lifetime.add(word, &mut cursor)?,
-                None if sets && is(b"NX") => demand(&mut options.key, Presence::Absent)?,
-                None if sets && is(b"XX") => demand(&mut options.key, Presence::Present)?,
-                None if sets && is(b"FNX") => demand(&mut options.fields, Presence::Absent)?,
-                None if sets && is(b"FXX") => demand(&mut options.fields, Presence::Present)?,
-                _ => return Err(CommandError::Syntax),
-            }
-        }
-        Ok(options)
-    }
 }
 
 /// The hash of a key, for reading: counts the hit or miss.
@@ -133,6 +42,11 @@ fn changed(ctx: &mut Context<'_>, event: &'static str, key: Key<'_>, fields: u64
     ctx.core.keyspace.changed_by(fields, KeyspaceEvents::HASH, event, key.bytes);
 }
 
+/// Whether anything needs to know which fields change: the stream, or clients that listen.
+fn names_fields(ctx: &Context<'_>) -> bool {
+    ctx.is_heard() || ctx.core.keyspace.events.wants_fields()
+}
+
 /// The result of a command for its fields, for the effect.
 #[derive(Clone, Copy)]
 enum FieldEffect {
@@ -143,7 +57,7 @@ enum FieldEffect {
 
 /// Sets the effect: the result for these fields, with deadlines as Unix times.
 fn repeat(ctx: &mut Context<'_>, key: Key<'_>, fields: &[&[u8]], became: FieldEffect) {
-    let offset_ms = ctx.core.keyspace.told_offset_ms();
+    let offset_ms = ctx.core.keyspace.shown_offset_ms();
     ctx.instead_gathered(|_, request| {
         let count = fields.len().to_string();
         let mut add = |words: &[&[u8]]| request.extend(words.iter().map(|word| word.to_vec()));
@@ -188,14 +102,11 @@ pub(crate) fn hpexpire_at(ctx: &mut Context<'_>) -> CommandResult {
 
 fn expire(ctx: &mut Context<'_>, unit: TimeUnit) -> CommandResult {
     let (args, now) = (ctx.args, ctx.core.keyspace.now());
-    let word = fields_word(args, 3).ok_or(BAD_FIELD_COUNT)?;
-    let condition = Condition::parse(args.cursor_within(3..word))?;
-    let first = first_field(args, word, 1)?;
-    let deadline = parse_deadline(unit, args.get(2), ctx)?;
+    let (deadline, condition, fields) = words::expiring(ctx, unit)?;
     let remaining_ms = now.remaining_ms(deadline);
     let (key, limits) = (ctx.key(1), limits(ctx));
     let found = ctx.core.keyspace.slot_of::<Hash>(key)?;
-    let fields = args.iter_from(first);
+    let fields = fields.of(args);
     ctx.reply.array(fields.len());
     let Some(slot) = found else {
         fields.for_each(|_| ctx.reply.integer(result::ABSENT));
@@ -205,7 +116,7 @@ fn expire(ctx: &mut Context<'_>, unit: TimeUnit) -> CommandResult {
     let allows = |old: Option<Deadline>| {
         condition.allows(old.map(|old| now.remaining_ms(old)), remaining_ms)
     };
-    let (is_heard, mut altered) = (ctx.is_heard(), Vec::new());
+    let (is_heard, mut altered) = (names_fields(ctx), Vec::new());
     let reply = &mut ctx.reply;
     let changes = ctx.core.keyspace.edit(slot, |hash: &mut Edit<'_, Hash>| {
         let mut changes = 0;
@@ -231,7 +142,9 @@ fn expire(ctx: &mut Context<'_>, unit: TimeUnit) -> CommandResult {
         changes
     });
     if changes > 0 {
-        changed(ctx, if is_past { "hexpired" } else { "hexpire" }, key, changes);
+        let event = if is_past { "hexpired" } else { "hexpire" };
+        changed(ctx, event, key, changes);
+        ctx.core.keyspace.notify_fields(event, key.bytes, altered.iter().copied());
         let became = if is_past { FieldEffect::Deleted } else { FieldEffect::DueAt(deadline) };
         repeat(ctx, key, &altered, became);
         settle(ctx, slot, key, changes, is_past);
@@ -254,15 +167,16 @@ fn settle(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, changes: u64, is_past
 /// deadline was removed, -1 if it had none, -2 if it does not exist.
 pub(crate) fn hpersist(ctx: &mut Context<'_>) -> CommandResult {
     let (args, now) = (ctx.args, ctx.core.keyspace.now());
-    let first = plain_fields(args, BAD_FIELD_COUNT)?;
+    let fields = words::plain(ctx, BAD_FIELD_COUNT)?;
     let (key, limits) = (ctx.key(1), limits(ctx));
     let found = ctx.core.keyspace.slot_of::<Hash>(key)?;
-    let fields = args.iter_from(first);
+    let fields = fields.of(args);
     ctx.reply.array(fields.len());
     let Some(slot) = found else {
         fields.for_each(|_| ctx.reply.integer(result::ABSENT));
         return Ok(Outcome::Replied);
     };
+    let (is_heard, mut altered) = (names_fields(ctx), Vec::new());
     let reply = &mut ctx.reply;
     let changes = ctx.core.keyspace.edit(slot, |hash: &mut Edit<'_, Hash>| {
         let mut changes = 0;
@@ -272,6 +186,7 @@ pub(crate) fn hpersist(ctx: &mut Context<'_>) -> CommandResult {
                 Some(None) => result::PERSISTENT,
                 Some(Some(_)) => {
                     hash.set_deadline(field, None, &limits);
+                    altered.extend(is_heard.then_some(field));
                     changes += 1;
                     result::DONE
                 }
@@ -282,6 +197,7 @@ pub(crate) fn hpersist(ctx: &mut Context<'_>) -> CommandResult {
     });
     if changes > 0 {
         changed(ctx, "hpersist", key, changes);
+        ctx.core.keyspace.notify_fields("hpersist", key.bytes, altered.into_iter());
     }
     Ok(Outcome::Replied)
 }
@@ -299,21 +215,21 @@ pub(crate) fn hpttl(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `HEXPIRETIME key FIELDS numfields field [field ...]`: as HTTL, but the Unix time.
 pub(crate) fn hexpire_time(ctx: &mut Context<'_>) -> CommandResult {
-    let offset_ms = ctx.core.keyspace.told_offset_ms();
+    let offset_ms = ctx.core.keyspace.shown_offset_ms();
     reply_deadlines(ctx, |_, deadline| to_seconds(deadline.unix(offset_ms).0))
 }
 
 /// `HPEXPIRETIME key FIELDS numfields field [field ...]`: the same in milliseconds.
 pub(crate) fn hpexpire_time(ctx: &mut Context<'_>) -> CommandResult {
-    let offset_ms = ctx.core.keyspace.told_offset_ms();
+    let offset_ms = ctx.core.keyspace.shown_offset_ms();
     reply_deadlines(ctx, |_, deadline| deadline.unix(offset_ms).0)
 }
 
 fn reply_deadlines(ctx: &mut Context<'_>, told: impl Fn(&Now, Deadline) -> i64) -> CommandResult {
     let (args, now) = (ctx.args, ctx.core.keyspace.now());
-    let first = plain_fields(args, CommandError::Syntax)?;
+    let fields = words::plain(ctx, CommandError::Syntax)?;
     let hash = ctx.core.keyspace.read::<Hash>(ctx.key(1))?;
-    let fields = args.iter_from(first);
+    let fields = fields.of(args);
     ctx.reply.array(fields.len());
     for field in fields {
         let found = hash.and_then(|hash| hash.get(field, &now));
@@ -332,16 +248,16 @@ fn reply_deadlines(ctx: &mut Context<'_>, told: impl Fn(&Now, Deadline) -> i64) 
 /// does not exist.
 pub(crate) fn hgetdel(ctx: &mut Context<'_>) -> CommandResult {
     let (args, now) = (ctx.args, ctx.core.keyspace.now());
-    let first = plain_fields(args, BAD_FIELD_COUNT)?;
+    let fields = words::plain(ctx, BAD_FIELD_COUNT)?;
     let key = ctx.key(1);
     let found = ctx.core.keyspace.slot_of::<Hash>(key)?;
-    let fields = args.iter_from(first);
+    let fields = fields.of(args);
     ctx.reply.array(fields.len());
     let Some(slot) = found else {
         fields.for_each(|_| ctx.reply.null());
         return Ok(Outcome::Replied);
     };
-    let (is_heard, mut altered) = (ctx.is_heard(), Vec::new());
+    let (is_heard, mut altered) = (names_fields(ctx), Vec::new());
     let reply = &mut ctx.reply;
     let removed = ctx.core.keyspace.edit(slot, |hash: &mut Edit<'_, Hash>| {
         let mut removed = 0;
@@ -363,6 +279,7 @@ pub(crate) fn hgetdel(ctx: &mut Context<'_>) -> CommandResult {
     });
     if removed > 0 {
         changed(ctx, "hdel", key, removed);
+        ctx.core.keyspace.notify_fields("hdel", key.bytes, altered.iter().copied());
         repeat(ctx, key, &altered, FieldEffect::Deleted);
         ctx.core.keyspace.delete_if_empty::<Hash>(slot, key);
     }
@@ -374,16 +291,14 @@ pub(crate) fn hgetdel(ctx: &mut Context<'_>) -> CommandResult {
 /// not exist. A past time deletes the fields.
 pub(crate) fn hgetex(ctx: &mut Context<'_>) -> CommandResult {
     let (args, now) = (ctx.args, ctx.core.keyspace.now());
-    let word = fields_word(args, 2).ok_or(BAD_FIELD_COUNT)?;
-    let options = Options::parse(args, word, false)?;
-    let first = first_field(args, word, 1)?;
+    let (options, fields) = words::with_options(ctx, Takes::Fields)?;
     let (key, limits) = (ctx.key(1), limits(ctx));
     let found = find_for_read(ctx, key)?;
     let deadline = match options.lifetime {
         Lifetime::Given(unit, time) => Some(parse_deadline(unit, time, ctx)?),
         _ => None,
     };
-    let fields = args.iter_from(first);
+    let fields = fields.of(args);
     ctx.reply.array(fields.len());
     let Some(slot) = found else {
         fields.for_each(|_| ctx.reply.null());
@@ -401,7 +316,7 @@ pub(crate) fn hgetex(ctx: &mut Context<'_>) -> CommandResult {
         return Ok(Outcome::Replied);
     }
     let is_past = deadline.is_some_and(|deadline| ctx.core.keyspace.ends_at_once(deadline));
-    let (is_heard, mut altered) = (ctx.is_heard(), Vec::new());
+    let (is_heard, mut altered) = (names_fields(ctx), Vec::new());
     let reply = &mut ctx.reply;
     let changes = ctx.core.keyspace.edit(slot, |hash: &mut Edit<'_, Hash>| {
         let mut changes = 0;
@@ -436,6 +351,7 @@ pub(crate) fn hgetex(ctx: &mut Context<'_>) -> CommandResult {
             None => ("hpersist", FieldEffect::Persistent),
         };
         changed(ctx, event, key, changes);
+        ctx.core.keyspace.notify_fields(event, key.bytes, altered.iter().copied());
         repeat(ctx, key, &altered, became);
         settle(ctx, slot, key, changes, is_past);
     }
@@ -448,9 +364,7 @@ pub(crate) fn hgetex(ctx: &mut Context<'_>) -> CommandResult {
 /// fields. A past time deletes the fields.
 pub(crate) fn hsetex(ctx: &mut Context<'_>) -> CommandResult {
     let (args, now) = (ctx.args, ctx.core.keyspace.now());
-    let word = fields_word(args, 2).ok_or(BAD_FIELD_COUNT)?;
-    let options = Options::parse(args, word, true)?;
-    let first = first_field(args, word, 2)?;
+    let (options, pairs) = words::with_options(ctx, Takes::Pairs)?;
     let key = ctx.key(1);
     let found = ctx.core.keyspace.slot_of::<Hash>(key)?;
     if options.key.is_some_and(|presence| (presence == Presence::Present) != found.is_some()) {
@@ -464,7 +378,7 @@ pub(crate) fn hsetex(ctx: &mut Context<'_>) -> CommandResult {
     if let Some(presence) = options.fields {
         let hash = found.map(|slot| ctx.core.keyspace.view::<Hash>(slot)).transpose()?;
         let is_there = |field| hash.is_some_and(|hash| hash.get(field, &now).is_some());
-        let mut fields = args.iter_from(first).step_by(2);
+        let mut fields = pairs.of(args).step_by(2);
         if fields.any(|field| is_there(field) != (presence == Presence::Present)) {
             ctx.reply.integer(0);
             return Ok(Outcome::Replied);
@@ -472,9 +386,9 @@ pub(crate) fn hsetex(ctx: &mut Context<'_>) -> CommandResult {
     }
     let is_past = deadline.is_some_and(|deadline| ctx.core.keyspace.ends_at_once(deadline));
     if is_past {
-        delete_pairs(ctx, key, found, first);
+        delete_pairs(ctx, key, found, pairs);
     } else {
-        set_pairs(ctx, key, found, first, options.lifetime == Lifetime::Keep, deadline);
+        set_pairs(ctx, key, found, pairs, options.lifetime == Lifetime::Keep, deadline);
     }
     ctx.reply.integer(1);
     Ok(Outcome::Replied)
@@ -484,27 +398,28 @@ fn set_pairs(
     ctx: &mut Context<'_>,
     key: Key<'_>,
     found: Option<Slot>,
-    first: usize,
+    pairs: FieldArgs,
     keeps: bool,
     deadline: Option<Deadline>,
 ) {
     let (args, limits, now) = (ctx.args, limits(ctx), ctx.core.keyspace.now());
+    let fields = || pairs.of(args).step_by(2);
     let (slot, ()) = edit_or_create(ctx, key, found, |hash| {
-        for at in (first..args.len()).step_by(2) {
-            let field = args.get(at);
+        for (field, value) in fields().zip(pairs.of(args).skip(1).step_by(2)) {
             let expiry = match deadline {
                 Some(deadline) => Expiry::At(deadline),
                 // A past deadline is not kept.
                 None if keeps && hash.as_view().get(field, &now).is_some() => Expiry::Keep,
                 None => Expiry::Clear,
             };
-            hash.set(field, args.get(at + 1), expiry, &limits, &now);
+            hash.set(field, value, expiry, &limits, &now);
         }
     });
-    changed(ctx, "hset", key, ((args.len() - first) / 2) as u64);
-    let offset_ms = ctx.core.keyspace.told_offset_ms();
+    changed(ctx, "hset", key, fields().len() as u64);
+    ctx.core.keyspace.notify_fields("hset", key.bytes, fields());
+    let offset_ms = ctx.core.keyspace.shown_offset_ms();
     ctx.instead_gathered(|_, request| {
-        let count = ((args.len() - first) / 2).to_string();
+        let count = fields().len().to_string();
         let mut add = |words: &[&[u8]]| request.extend(words.iter().map(|word| word.to_vec()));
         match deadline {
             Some(deadline) => {
@@ -517,25 +432,25 @@ fn set_pairs(
             }
             None => add(&[b"HSET", key.bytes]),
         }
-        request.extend(args.iter_from(first).map(<[u8]>::to_vec));
+        request.extend(pairs.of(args).map(<[u8]>::to_vec));
     });
     if deadline.is_some() {
         ctx.core.keyspace.note_field_deadlines(slot, key.bytes);
         ctx.core.keyspace.notify(KeyspaceEvents::HASH, "hexpire", key.bytes);
+        ctx.core.keyspace.notify_fields("hexpire", key.bytes, fields());
     }
 }
 
 /// HSETEX with a past time: the fields are set and deleted at once.
-fn delete_pairs(ctx: &mut Context<'_>, key: Key<'_>, found: Option<Slot>, first: usize) {
+fn delete_pairs(ctx: &mut Context<'_>, key: Key<'_>, found: Option<Slot>, pairs: FieldArgs) {
     let (args, now) = (ctx.args, ctx.core.keyspace.now());
-    let pairs = ((args.len() - first) / 2) as u64;
+    let fields = || pairs.of(args).step_by(2);
     let removed: Vec<&[u8]> = found.map_or(Vec::new(), |slot| {
         ctx.core.keyspace.edit(slot, |hash: &mut Edit<'_, Hash>| {
-            let fields = args.iter_from(first).step_by(2);
-            fields.filter(|field| hash.remove(field, &now)).collect()
+            fields().filter(|field| hash.remove(field, &now)).collect()
         })
     });
-    ctx.core.keyspace.stats.expired_fields += pairs;
+    ctx.core.keyspace.stats.expired_fields += fields().len() as u64;
     if found.is_none() {
         ctx.core.keyspace.notify(KeyspaceEvents::NEW, "new", key.bytes);
     }
@@ -547,6 +462,9 @@ fn delete_pairs(ctx: &mut Context<'_>, key: Key<'_>, found: Option<Slot>, first:
     }
     ctx.core.keyspace.notify(KeyspaceEvents::HASH, "hexpire", key.bytes);
     ctx.core.keyspace.notify(KeyspaceEvents::HASH, "hexpired", key.bytes);
+    for event in ["hset", "hexpire", "hexpired"] {
+        ctx.core.keyspace.notify_fields(event, key.bytes, fields());
+    }
     match found {
         Some(slot) => _ = ctx.core.keyspace.delete_if_empty::<Hash>(slot, key),
         None => ctx.core.keyspace.notify(KeyspaceEvents::GENERIC, "del", key.bytes),

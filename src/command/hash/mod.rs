@@ -2,9 +2,12 @@
 //! `hash/expiry.rs`.
 
 pub(crate) mod expiry;
+pub(crate) mod words;
 
 use crate::clock::{Expiry, Now};
 use crate::collections::glob;
+use crate::collections::lent::Lender;
+use crate::collections::packed::Text;
 use crate::collections::table::Slot;
 use crate::command::hash::expiry::{
     hexpire, hexpire_at, hexpire_time, hgetdel, hgetex, hpersist, hpexpire, hpexpire_at,
@@ -28,161 +31,70 @@ use crate::types::lock;
 const PER_FIELD: &str = "O(N) where N is the number of fields given";
 const PER_HASH: &str = "O(N) where N is the number of fields of the hash";
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    hash_spec("HDEL", hdel, "2.0.0", Flags::WRITE_FAST)
-        .at_least(3)
-        .keys(&[key(1, KeyFlags::RW_DELETE)])
-        .docs(
-            "key field [field ...]",
-            "Deletes fields of a hash, and the hash with its last field.",
-            PER_FIELD,
-        ),
-    hash_spec("HEXISTS", hexists, "2.0.0", Flags::READONLY_FAST).exactly(3).keys(KeySpec::RO).docs(
-        "key field",
-        "Determines whether a hash has a field.",
-        "O(1)",
-    ),
-    hash_spec("HEXPIRE", hexpire, "7.4.0", Flags::WRITE_FAST).at_least(6).keys(KeySpec::RW_UPDATE).docs(
-        "key seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]",
-        "Sets the time to live of hash fields, in seconds.",
-        PER_FIELD,
-    ),
-    hash_spec("HEXPIREAT", hexpire_at, "7.4.0", Flags::WRITE_FAST).at_least(6).keys(KeySpec::RW_UPDATE).docs(
-        "key unix-time-seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]",
-        "Sets the Unix time, in seconds, at which hash fields expire.",
-        PER_FIELD,
-    ),
-    hash_spec("HEXPIRETIME", hexpire_time, "7.4.0", Flags::READONLY_FAST).at_least(5).keys(KeySpec::RO_ACCESS).docs(
-        "key FIELDS numfields field [field ...]",
-        "Returns the Unix time, in seconds, at which hash fields expire.",
-        PER_FIELD,
-    ),
-    hash_spec("HGET", hget, "2.0.0", Flags::READONLY_FAST).exactly(3).keys(KeySpec::RO_ACCESS).docs(
-        "key field",
-        "Returns the value of a field of a hash.",
-        "O(1)",
-    ),
-    hash_spec("HGETALL", hgetall, "2.0.0", Flags::READONLY)
-        .exactly(2)
-        .keys(KeySpec::RO_ACCESS)
-        .docs("key", "Returns all fields of a hash with their values.", PER_HASH)
-        .tips(&["nondeterministic_output_order"]),
-    hash_spec("HGETDEL", hgetdel, "8.0.0", Flags::WRITE_FAST)
-        .at_least(5)
-        .keys(&[key(1, KeyFlags::RW_ACCESS_DELETE)])
-        .docs(
-            "key FIELDS numfields field [field ...]",
-            "Returns the values of fields of a hash and deletes the fields.",
-            PER_FIELD,
-        ),
-    hash_spec("HGETEX", hgetex, "8.0.0", Flags::WRITE_FAST).at_least(5).keys(KeySpec::RW_ACCESS_UPDATE).docs(
-        "key [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | PERSIST] FIELDS numfields field [field ...]",
-        "Returns the values of fields of a hash, and sets or removes their expiry.",
-        PER_FIELD,
-    ),
-    hash_spec("HINCRBY", hincrby, "2.0.0", Flags::WRITE_DENYOOM_FAST).exactly(4).keys(KeySpec::RW_ACCESS_UPDATE).docs(
-        "key field increment",
-        "Adds to the integer in a hash field, which is 0 if missing.",
-        "O(1)",
-    ),
-    hash_spec("HINCRBYFLOAT", hincrbyfloat, "2.6.0", Flags::WRITE_DENYOOM_FAST).exactly(4).keys(KeySpec::RW_ACCESS_UPDATE).docs(
-        "key field increment",
-        "Adds to the floating-point number in a hash field, which is 0 if missing.",
-        "O(1)",
-    ),
-    hash_spec("HKEYS", hkeys, "2.0.0", Flags::READONLY)
-        .exactly(2)
-        .keys(KeySpec::RO_ACCESS)
-        .docs("key", "Returns all fields of a hash.", PER_HASH)
-        .tips(&["nondeterministic_output_order"]),
-    hash_spec("HLEN", hlen, "2.0.0", Flags::READONLY_FAST).exactly(2).keys(KeySpec::RO).docs(
-        "key",
-        "Counts the fields of a hash.",
-        "O(1)",
-    ),
-    hash_spec("HMGET", hmget, "2.0.0", Flags::READONLY_FAST).at_least(3).keys(KeySpec::RO_ACCESS).docs(
-        "key field [field ...]",
-        "Returns the values of several fields of a hash.",
-        PER_FIELD,
-    ),
-    hash_spec("HMSET", hmset, "2.0.0", Flags::WRITE_DENYOOM_FAST)
-        .at_least(4)
-        .keys(KeySpec::RW_UPDATE)
-        .docs("key field value [field value ...]", "Sets fields of a hash.", PER_FIELD)
-        .deprecated("4.0.0", "`HSET` with multiple field-value pairs"),
-    hash_spec("HPERSIST", hpersist, "7.4.0", Flags::WRITE_FAST).at_least(5).keys(KeySpec::RW_UPDATE).docs(
-        "key FIELDS numfields field [field ...]",
-        "Removes the deadlines of hash fields.",
-        PER_FIELD,
-    ),
-    hash_spec("HPEXPIRE", hpexpire, "7.4.0", Flags::WRITE_FAST).at_least(6).keys(KeySpec::RW_UPDATE).docs(
-        "key milliseconds [NX | XX | GT | LT] FIELDS numfields field [field ...]",
-        "Sets the time to live of hash fields, in milliseconds.",
-        PER_FIELD,
-    ),
-    hash_spec("HPEXPIREAT", hpexpire_at, "7.4.0", Flags::WRITE_FAST).at_least(6).keys(KeySpec::RW_UPDATE).docs(
-        "key unix-time-milliseconds [NX | XX | GT | LT] FIELDS numfields field [field ...]",
-        "Sets the Unix time, in milliseconds, at which hash fields expire.",
-        PER_FIELD,
-    ),
-    hash_spec("HPEXPIRETIME", hpexpire_time, "7.4.0", Flags::READONLY_FAST).at_least(5).keys(KeySpec::RO_ACCESS).docs(
-        "key FIELDS numfields field [field ...]",
-        "Returns the Unix time, in milliseconds, at which hash fields expire.",
-        PER_FIELD,
-    ),
-    hash_spec("HPTTL", hpttl, "7.4.0", Flags::READONLY_FAST).at_least(5).keys(KeySpec::RO_ACCESS).docs(
-        "key FIELDS numfields field [field ...]",
-        "Returns the time to live of hash fields, in milliseconds.",
-        PER_FIELD,
-    ),
-    hash_spec("HRANDFIELD", hrandfield, "6.2.0", Flags::READONLY)
-        .at_least(2)
-        .keys(KeySpec::RO_ACCESS)
-        .docs(
-            "key [count [WITHVALUES]]",
-            "Returns random fields of a hash, with or without their values.",
-            "O(N) where N is the number of fields returned",
-        )
-        .tips(&["nondeterministic_output"]),
-    hash_spec("HSCAN", hscan, "2.8.0", Flags::READONLY)
-        .at_least(3)
-        .keys(KeySpec::RO_ACCESS)
-        .docs(
-            "key cursor [MATCH pattern] [COUNT count] [NOVALUES]",
-            "Iterates over the fields of a hash, some in each call.",
-            "O(COUNT) for each call, O(N) for the whole walk",
-        )
-        .tips(&["nondeterministic_output"]),
-    hash_spec("HSET", hset, "2.0.0", Flags::WRITE_DENYOOM_FAST).at_least(4).keys(KeySpec::RW_UPDATE).docs(
-        "key field value [field value ...]",
-        "Sets fields of a hash, creating it if necessary.",
-        PER_FIELD,
-    ),
-    hash_spec("HSETEX", hsetex, "8.0.0", Flags::WRITE_DENYOOM_FAST).at_least(6).keys(KeySpec::RW_INSERT).docs(
-        "key [NX | XX] [FNX | FXX] [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL] FIELDS numfields field value [field value ...]",
-        "Sets fields of a hash and their expiry, optionally under conditions on the hash and the fields.",
-        PER_FIELD,
-    ),
-    hash_spec("HSETNX", hsetnx, "2.0.0", Flags::WRITE_DENYOOM_FAST).exactly(4).keys(KeySpec::RW_INSERT).docs(
-        "key field value",
-        "Sets a field of a hash if it does not exist.",
-        "O(1)",
-    ),
-    hash_spec("HSTRLEN", hstrlen, "3.2.0", Flags::READONLY_FAST).exactly(3).keys(KeySpec::RO).docs(
-        "key field",
-        "Returns the length of the value of a field of a hash.",
-        "O(1)",
-    ),
-    hash_spec("HTTL", httl, "7.4.0", Flags::READONLY_FAST).at_least(5).keys(KeySpec::RO_ACCESS).docs(
-        "key FIELDS numfields field [field ...]",
-        "Returns the time to live of hash fields, in seconds.",
-        PER_FIELD,
-    ),
-    hash_spec("HVALS", hvals, "2.0.0", Flags::READONLY)
-        .exactly(2)
-        .keys(KeySpec::RO_ACCESS)
-        .docs("key", "Returns the values of all fields of a hash.", PER_HASH)
-        .tips(&["nondeterministic_output_order"]),
+    hash_spec("HDEL", hdel, "2.0.0", Flags::WRITE_FAST).at_least(3).keys(&[key(1, KeyFlags::RW_DELETE)])
+        .docs("key field [field ...]", "Deletes fields of a hash, and the hash with its last field.", PER_FIELD),
+    hash_spec("HEXISTS", hexists, "2.0.0", Flags::READONLY_FAST).exactly(3).keys(KeySpec::RO)
+        .docs("key field", "Determines whether a hash has a field.", "O(1)"),
+    hash_spec("HEXPIRE", hexpire, "7.4.0", Flags::WRITE_FAST).at_least(6).keys(KeySpec::RW_UPDATE)
+        .docs("key seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]", "Sets the time to live of hash fields, in seconds.", PER_FIELD),
+    hash_spec("HEXPIREAT", hexpire_at, "7.4.0", Flags::WRITE_FAST).at_least(6).keys(KeySpec::RW_UPDATE)
+        .docs("key unix-time-seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]", "Sets the Unix time, in seconds, at which hash fields expire.",
+            PER_FIELD),
+    hash_spec("HEXPIRETIME", hexpire_time, "7.4.0", Flags::READONLY_FAST).at_least(5).keys(KeySpec::RO_ACCESS)
+        .docs("key FIELDS numfields field [field ...]", "Returns the Unix time, in seconds, at which hash fields expire.", PER_FIELD),
+    hash_spec("HGET", hget, "2.0.0", Flags::READONLY_FAST).exactly(3).keys(KeySpec::RO_ACCESS)
+        .docs("key field", "Returns the value of a field of a hash.", "O(1)"),
+    hash_spec("HGETALL", hgetall, "2.0.0", Flags::READONLY).exactly(2).keys(KeySpec::RO_ACCESS).tips(&["nondeterministic_output_order"])
+        .docs("key", "Returns all fields of a hash with their values.", PER_HASH),
+    hash_spec("HGETDEL", hgetdel, "8.0.0", Flags::WRITE_FAST).at_least(5).keys(&[key(1, KeyFlags::RW_ACCESS_DELETE)])
+        .docs("key FIELDS numfields field [field ...]", "Returns the values of fields of a hash and deletes the fields.", PER_FIELD),
+    hash_spec("HGETEX", hgetex, "8.0.0", Flags::WRITE_FAST).at_least(5).keys(KeySpec::RW_ACCESS_UPDATE)
+        .docs("key [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | PERSIST] FIELDS numfields field [field ...]",
+            "Returns the values of fields of a hash, and sets or removes their expiry.", PER_FIELD),
+    hash_spec("HINCRBY", hincrby, "2.0.0", Flags::WRITE_DENYOOM_FAST).exactly(4).keys(KeySpec::RW_ACCESS_UPDATE)
+        .docs("key field increment", "Adds to the integer in a hash field, which is 0 if missing.", "O(1)"),
+    hash_spec("HINCRBYFLOAT", hincrbyfloat, "2.6.0", Flags::WRITE_DENYOOM_FAST).exactly(4).keys(KeySpec::RW_ACCESS_UPDATE)
+        .docs("key field increment", "Adds to the floating-point number in a hash field, which is 0 if missing.", "O(1)"),
+    hash_spec("HKEYS", hkeys, "2.0.0", Flags::READONLY).exactly(2).keys(KeySpec::RO_ACCESS).tips(&["nondeterministic_output_order"])
+        .docs("key", "Returns all fields of a hash.", PER_HASH),
+    hash_spec("HLEN", hlen, "2.0.0", Flags::READONLY_FAST).exactly(2).keys(KeySpec::RO)
+        .docs("key", "Counts the fields of a hash.", "O(1)"),
+    hash_spec("HMGET", hmget, "2.0.0", Flags::READONLY_FAST).at_least(3).keys(KeySpec::RO_ACCESS)
+        .docs("key field [field ...]", "Returns the values of several fields of a hash.", PER_FIELD),
+    hash_spec("HMSET", hmset, "2.0.0", Flags::WRITE_DENYOOM_FAST).at_least(4).keys(KeySpec::RW_UPDATE)
+        .docs("key field value [field value ...]", "Sets fields of a hash.", PER_FIELD).deprecated("4.0.0", "`HSET` with multiple field-value pairs"),
+    hash_spec("HPERSIST", hpersist, "7.4.0", Flags::WRITE_FAST).at_least(5).keys(KeySpec::RW_UPDATE)
+        .docs("key FIELDS numfields field [field ...]", "Removes the deadlines of hash fields.", PER_FIELD),
+    hash_spec("HPEXPIRE", hpexpire, "7.4.0", Flags::WRITE_FAST).at_least(6).keys(KeySpec::RW_UPDATE)
+        .docs("key milliseconds [NX | XX | GT | LT] FIELDS numfields field [field ...]", "Sets the time to live of hash fields, in milliseconds.", PER_FIELD),
+    hash_spec("HPEXPIREAT", hpexpire_at, "7.4.0", Flags::WRITE_FAST).at_least(6).keys(KeySpec::RW_UPDATE)
+        .docs("key unix-time-milliseconds [NX | XX | GT | LT] FIELDS numfields field [field ...]",
+            "Sets the Unix time, in milliseconds, at which hash fields expire.", PER_FIELD),
+    hash_spec("HPEXPIRETIME", hpexpire_time, "7.4.0", Flags::READONLY_FAST).at_least(5).keys(KeySpec::RO_ACCESS)
+        .docs("key FIELDS numfields field [field ...]", "Returns the Unix time, in milliseconds, at which hash fields expire.", PER_FIELD),
+    hash_spec("HPTTL", hpttl, "7.4.0", Flags::READONLY_FAST).at_least(5).keys(KeySpec::RO_ACCESS)
+        .docs("key FIELDS numfields field [field ...]", "Returns the time to live of hash fields, in milliseconds.", PER_FIELD),
+    hash_spec("HRANDFIELD", hrandfield, "6.2.0", Flags::READONLY).at_least(2).keys(KeySpec::RO_ACCESS).tips(&["nondeterministic_output"])
+        .docs("key [count [WITHVALUES]]", "Returns random fields of a hash, with or without their values.", "O(N) where N is the number of fields returned"),
+    hash_spec("HSCAN", hscan, "2.8.0", Flags::READONLY).at_least(3).keys(KeySpec::RO_ACCESS).tips(&["nondeterministic_output"])
+        .docs("key cursor [MATCH pattern] [COUNT count] [NOVALUES]", "Iterates over the fields of a hash, some in each call.",
+            "O(COUNT) for each call, O(N) for the whole walk"),
+    hash_spec("HSET", hset, "2.0.0", Flags::WRITE_DENYOOM_FAST).at_least(4).keys(KeySpec::RW_UPDATE)
+        .docs("key field value [field value ...]", "Sets fields of a hash, creating it if necessary.", PER_FIELD),
+    hash_spec("HSETEX", hsetex, "8.0.0", Flags::WRITE_DENYOOM_FAST).at_least(6).keys(KeySpec::RW_INSERT)
+        .docs("key [NX | XX] [FNX | FXX] [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL] FIELDS numfields \
+            field value [field value ...]",
+            "Sets fields of a hash and their expiry, optionally under conditions on the hash and the fields.", PER_FIELD),
+    hash_spec("HSETNX", hsetnx, "2.0.0", Flags::WRITE_DENYOOM_FAST).exactly(4).keys(KeySpec::RW_INSERT)
+        .docs("key field value", "Sets a field of a hash if it does not exist.", "O(1)"),
+    hash_spec("HSTRLEN", hstrlen, "3.2.0", Flags::READONLY_FAST).exactly(3).keys(KeySpec::RO)
+        .docs("key field", "Returns the length of the value of a field of a hash.", "O(1)"),
+    hash_spec("HTTL", httl, "7.4.0", Flags::READONLY_FAST).at_least(5).keys(KeySpec::RO_ACCESS)
+        .docs("key FIELDS numfields field [field ...]", "Returns the time to live of hash fields, in seconds.", PER_FIELD),
+    hash_spec("HVALS", hvals, "2.0.0", Flags::READONLY).exactly(2).keys(KeySpec::RO_ACCESS).tips(&["nondeterministic_output_order"])
+        .docs("key", "Returns the values of all fields of a hash.", PER_HASH),
 ];
 
 const fn hash_spec(
@@ -279,6 +191,7 @@ fn set_pairs(ctx: &mut Context<'_>) -> Result<i64, CommandError> {
         "hset",
         key.bytes,
     );
+    ctx.core.keyspace.notify_fields("hset", key.bytes, fields(args, 2));
     if is_lock {
         ctx.core.keyspace.locks.end_own_change();
         note_lock(ctx, key);
@@ -291,7 +204,7 @@ fn fields<'a>(args: Args<'a>, step: usize) -> impl Iterator<Item = &'a [u8]> {
     args.iter_from(2).step_by(step)
 }
 
-/// Notes a lock that was granted earlier, or at the primary, and is repeated here.
+/// Notes a lock that was granted earlier, or at the primary, and is replicated here.
 fn note_lock(ctx: &mut Context<'_>, key: Key<'_>) {
     let (database, now) = (ctx.core.keyspace.selected(), ctx.core.keyspace.now());
     let locks = &mut ctx.core.keyspace.locks;
@@ -329,6 +242,7 @@ fn hsetnx(ctx: &mut Context<'_>) -> CommandResult {
         let set = |hash: &mut Edit<'_, Hash>| hash.set(field, value, Expiry::Clear, &limits, &now);
         edit_or_create(ctx, key, found, set);
         ctx.core.keyspace.changed(KeyspaceEvents::HASH, "hset", key.bytes);
+        ctx.core.keyspace.notify_fields("hset", key.bytes, [field].into_iter());
     }
     ctx.reply.integer(i64::from(!exists));
     Ok(Outcome::Replied)
@@ -341,8 +255,10 @@ fn hdel(ctx: &mut Context<'_>) -> CommandResult {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     };
+    let (is_told, mut told) = (ctx.core.keyspace.events.wants_fields(), Vec::new());
     let removed = ctx.core.keyspace.edit(slot, |hash: &mut Edit<'_, Hash>| {
-        args.iter_from(2).filter(|field| hash.remove(field, &now)).count()
+        let removed = args.iter_from(2).filter(|field| hash.remove(field, &now));
+        removed.inspect(|field| told.extend(is_told.then_some(*field))).count()
     });
     if removed > 0 {
         // Readers of a lock that ended earlier, or at the primary.
@@ -356,6 +272,7 @@ fn hdel(ctx: &mut Context<'_>) -> CommandResult {
             ctx.core.keyspace.locks.begin_own_change();
         }
         ctx.core.keyspace.changed_by(removed as u64, KeyspaceEvents::HASH, "hdel", key.bytes);
+        ctx.core.keyspace.notify_fields("hdel", key.bytes, told.into_iter());
         ctx.core.keyspace.locks.end_own_change();
         ctx.core.keyspace.delete_if_empty::<Hash>(slot, key);
     }
@@ -381,6 +298,7 @@ fn hincrby(ctx: &mut Context<'_>) -> CommandResult {
     let text = number::format_i64(new);
     set_computed(ctx, key, found, is_there, text.as_ref());
     ctx.core.keyspace.changed(KeyspaceEvents::HASH, "hincrby", key.bytes);
+    ctx.core.keyspace.notify_fields("hincrby", key.bytes, [field].into_iter());
     ctx.reply.integer(new);
     Ok(Outcome::Replied)
 }
@@ -410,6 +328,7 @@ fn hincrbyfloat(ctx: &mut Context<'_>) -> CommandResult {
     let text = new.to_text();
     set_computed(ctx, key, found, is_there, &text);
     ctx.core.keyspace.changed(KeyspaceEvents::HASH, "hincrbyfloat", key.bytes);
+    ctx.core.keyspace.notify_fields("hincrbyfloat", key.bytes, [field].into_iter());
     if has_deadline {
         ctx.instead(&[b"HSETEX", key.bytes, b"KEEPTTL", b"FIELDS", b"1", field, &text]);
     } else {
@@ -438,11 +357,26 @@ fn set_computed(
 fn hget(ctx: &mut Context<'_>) -> CommandResult {
     let now = ctx.core.keyspace.now();
     let field = ctx.args.get(2);
-    match ctx.core.keyspace.read::<Hash>(ctx.key(1))?.and_then(|hash| hash.get(field, &now)) {
-        Some(found) => ctx.reply.bulk(found.value.as_ref()),
-        None => ctx.reply.null(),
+    let key = ctx.key(1);
+    let Context { core, reply, .. } = ctx;
+    let read =
+        core.keyspace.lend_read::<Hash, _>(key, |hash, lender| match hash.get(field, &now) {
+            Some(found) => reply_text(reply, found.value, lender),
+            None => reply.null(),
+        })?;
+    if read.is_none() {
+        reply.null();
     }
     Ok(Outcome::Replied)
+}
+
+/// A field or value as a bulk string.
+#[inline]
+fn reply_text<'b>(reply: &mut ReplyWriter<'_>, text: Text<'b>, lender: &mut Lender<'b, '_>) {
+    match text {
+        Text::Bytes(bytes) => reply.bulk_or_lent(bytes, lender),
+        Text::Number(_) => reply.bulk(text.as_ref()),
+    }
 }
 
 /// `HMGET key field [field ...]`: an array of values, nil for each field that does not exist.
@@ -489,12 +423,18 @@ fn hlen(ctx: &mut Context<'_>) -> CommandResult {
 /// `HGETALL key`: a map, in RESP2 an array of fields and values in turn.
 fn hgetall(ctx: &mut Context<'_>) -> CommandResult {
     let now = ctx.core.keyspace.now();
-    let hash = ctx.core.keyspace.read::<Hash>(ctx.key(1))?.unwrap_or(HashView::Packed(&[]));
-    ctx.reply.map(hash.len(&now));
-    hash.for_each(&now, |field, value| {
-        ctx.reply.bulk(field);
-        ctx.reply.bulk(value);
-    });
+    let key = ctx.key(1);
+    let Context { core, reply, .. } = ctx;
+    let read = core.keyspace.lend_read::<Hash, _>(key, |hash, lender| {
+        reply.map(hash.len(&now));
+        hash.for_each_text(&now, |field, value| {
+            reply_text(reply, field, lender);
+            reply_text(reply, value, lender);
+        });
+    })?;
+    if read.is_none() {
+        reply.map(0);
+    }
     Ok(Outcome::Replied)
 }
 
@@ -510,9 +450,15 @@ fn hkeys(ctx: &mut Context<'_>) -> CommandResult {
 /// `HVALS key`: an array.
 fn hvals(ctx: &mut Context<'_>) -> CommandResult {
     let now = ctx.core.keyspace.now();
-    let hash = ctx.core.keyspace.read::<Hash>(ctx.key(1))?.unwrap_or(HashView::Packed(&[]));
-    ctx.reply.array(hash.len(&now));
-    hash.for_each(&now, |_, value| ctx.reply.bulk(value));
+    let key = ctx.key(1);
+    let Context { core, reply, .. } = ctx;
+    let read = core.keyspace.lend_read::<Hash, _>(key, |hash, lender| {
+        reply.array(hash.len(&now));
+        hash.for_each_text(&now, |_, value| reply_text(reply, value, lender));
+    })?;
+    if read.is_none() {
+        reply.array(0);
+    }
     Ok(Outcome::Replied)
 }
 

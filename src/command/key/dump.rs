@@ -14,19 +14,10 @@ use crate::state::context::{CommandResult, Context, Origin, Outcome};
 use crate::state::spec::{Categories, CommandSpec, Flags, Group, Handler, KeySpec, spec};
 use crate::sys::log::Level;
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    spec("DUMP", dump)
-        .exactly(2)
-        .keys(KeySpec::RO_ACCESS)
-        .flags(Flags::READONLY)
-        .categories(Categories::KEYSPACE)
-        .since("2.6.0")
-        .docs(
-            "key",
-            "Returns a key's value as bytes for RESTORE.",
-            "O(N), N being the bytes of the value.",
-        )
-        .tips(&["nondeterministic_output"]),
+    spec("DUMP", dump).exactly(2).keys(KeySpec::RO_ACCESS).flags(Flags::READONLY).categories(Categories::KEYSPACE).since("2.6.0")
+        .docs("key", "Returns a key's value as bytes for RESTORE.", "O(N), N being the bytes of the value.").tips(&["nondeterministic_output"]),
     restores("RESTORE", Flags::empty()).since("2.6.0"),
     restores("RESTORE-ASKING", Flags::ASKING).group(Group::Server).since("3.0.0"),
 ];
@@ -62,7 +53,7 @@ fn dump(ctx: &mut Context<'_>) -> CommandResult {
     match ctx.core.keyspace.find_for_read(ctx.key(1)) {
         Some(slot) => {
             let now = ctx.core.keyspace.now();
-            let encoder = ctx.core.state.payload_encoder();
+            let encoder = ctx.core.state.payload_encoder(ctx.core.keyspace.lease_shift_ms());
             let payload =
                 payload::dump_as_in_files(encoder, ctx.core.keyspace.entry(slot).value(), &now);
             ctx.reply.bulk(&payload);
@@ -182,7 +173,7 @@ fn restore(ctx: &mut Context<'_>) -> CommandResult {
         && !options.absolute
         && ctx.is_heard()
     {
-        let at = deadline.unix(ctx.core.keyspace.told_offset_ms()).0.to_string();
+        let at = deadline.unix(ctx.core.keyspace.shown_offset_ms()).0.to_string();
         let mut request: Vec<&[u8]> = ctx.args.iter_from(0).collect();
         request[2] = at.as_bytes();
         request.push(b"ABSTTL");

@@ -8,50 +8,26 @@ use crate::config::KeyspaceEvents;
 use crate::state::context::{CommandResult, Context, Outcome};
 use crate::state::spec::{Categories, CommandSpec, Flags, Handler, KeySpec, spec};
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    sets("EXPIRE", expire).since("1.0.0").docs(
-        "key seconds [NX | XX | GT | LT]",
-        "Sets a key's time to live in seconds.",
-        "O(1)",
-    ),
-    sets("PEXPIRE", pexpire).since("2.6.0").docs(
-        "key milliseconds [NX | XX | GT | LT]",
-        "Sets a key's time to live in milliseconds.",
-        "O(1)",
-    ),
-    sets("EXPIREAT", expire_at).since("1.2.0").docs(
-        "key unix-time-seconds [NX | XX | GT | LT]",
-        "Sets the Unix time, in seconds, at which a key expires.",
-        "O(1)",
-    ),
-    sets("PEXPIREAT", pexpire_at).since("2.6.0").docs(
-        "key unix-time-milliseconds [NX | XX | GT | LT]",
-        "Sets the Unix time, in milliseconds, at which a key expires.",
-        "O(1)",
-    ),
-    asks("TTL", ttl)
-        .since("1.0.0")
-        .docs("key", "Returns a key's time to live in seconds.", "O(1)")
-        .tips(&["nondeterministic_output"]),
-    asks("PTTL", pttl)
-        .since("2.6.0")
-        .docs("key", "Returns a key's time to live in milliseconds.", "O(1)")
-        .tips(&["nondeterministic_output"]),
-    asks("EXPIRETIME", expire_time).since("7.0.0").docs(
-        "key",
-        "Returns the Unix time, in seconds, at which a key expires.",
-        "O(1)",
-    ),
-    asks("PEXPIRETIME", pexpire_time).since("7.0.0").docs(
-        "key",
-        "Returns the Unix time, in milliseconds, at which a key expires.",
-        "O(1)",
-    ),
-    sets("PERSIST", persist).exactly(2).since("2.2.0").docs(
-        "key",
-        "Removes a key's deadline.",
-        "O(1)",
-    ),
+    sets("EXPIRE", expire).since("1.0.0")
+        .docs("key seconds [NX | XX | GT | LT]", "Sets a key's time to live in seconds.", "O(1)"),
+    sets("PEXPIRE", pexpire).since("2.6.0")
+        .docs("key milliseconds [NX | XX | GT | LT]", "Sets a key's time to live in milliseconds.", "O(1)"),
+    sets("EXPIREAT", expire_at).since("1.2.0")
+        .docs("key unix-time-seconds [NX | XX | GT | LT]", "Sets the Unix time, in seconds, at which a key expires.", "O(1)"),
+    sets("PEXPIREAT", pexpire_at).since("2.6.0")
+        .docs("key unix-time-milliseconds [NX | XX | GT | LT]", "Sets the Unix time, in milliseconds, at which a key expires.", "O(1)"),
+    asks("TTL", ttl).since("1.0.0").tips(&["nondeterministic_output"])
+        .docs("key", "Returns a key's time to live in seconds.", "O(1)"),
+    asks("PTTL", pttl).since("2.6.0").tips(&["nondeterministic_output"])
+        .docs("key", "Returns a key's time to live in milliseconds.", "O(1)"),
+    asks("EXPIRETIME", expire_time).since("7.0.0")
+        .docs("key", "Returns the Unix time, in seconds, at which a key expires.", "O(1)"),
+    asks("PEXPIRETIME", pexpire_time).since("7.0.0")
+        .docs("key", "Returns the Unix time, in milliseconds, at which a key expires.", "O(1)"),
+    sets("PERSIST", persist).exactly(2).since("2.2.0")
+        .docs("key", "Removes a key's deadline.", "O(1)"),
 ];
 
 const fn sets(name: &'static str, handler: Handler) -> CommandSpec {
@@ -113,7 +89,7 @@ fn set_deadline(ctx: &mut Context<'_>, unit: TimeUnit) -> CommandResult {
     } else {
         ctx.core.keyspace.set_deadline(slot, Some(deadline));
         ctx.core.keyspace.changed(KeyspaceEvents::GENERIC, "expire", key.bytes);
-        let (args, offset_ms) = (ctx.args, ctx.core.keyspace.told_offset_ms());
+        let (args, offset_ms) = (ctx.args, ctx.core.keyspace.shown_offset_ms());
         ctx.instead_gathered(|ctx, request| {
             let is_exact = ctx.name() == "pexpireat";
             request.push(if is_exact { args.get(0) } else { b"PEXPIREAT" }.to_vec());
@@ -139,13 +115,13 @@ fn pttl(ctx: &mut Context<'_>) -> CommandResult {
 /// `EXPIRETIME key`: Unix time in seconds, rounded; -1 without a deadline, -2 if there is no such
 /// key.
 fn expire_time(ctx: &mut Context<'_>) -> CommandResult {
-    let offset_ms = ctx.core.keyspace.told_offset_ms();
+    let offset_ms = ctx.core.keyspace.shown_offset_ms();
     reply_deadline(ctx, |_, deadline| to_seconds(deadline.unix(offset_ms).0))
 }
 
 /// `PEXPIRETIME key`: the same in milliseconds.
 fn pexpire_time(ctx: &mut Context<'_>) -> CommandResult {
-    let offset_ms = ctx.core.keyspace.told_offset_ms();
+    let offset_ms = ctx.core.keyspace.shown_offset_ms();
     reply_deadline(ctx, |_, deadline| deadline.unix(offset_ms).0)
 }
 

@@ -22,129 +22,44 @@ use crate::types::type_name;
 const SUM_OF_SHARDS: &[&str] = &["request_policy:multi_shard", "response_policy:agg_sum"];
 const ALL_SHARDS_SUCCEED: &[&str] = &["request_policy:all_shards", "response_policy:all_succeeded"];
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    spec("DEL", delete)
-        .at_least(2)
-        .keys(&[keys(1, -1, 1, KeyFlags::RM_DELETE)])
-        .flags(Flags::WRITE)
-        .categories(Categories::KEYSPACE)
-        .since("1.0.0")
-        .docs("key [key ...]", "Deletes keys and their values.", "O(1) for each key.")
-        .tips(SUM_OF_SHARDS),
-    spec("UNLINK", delete)
-        .at_least(2)
-        .keys(&[keys(1, -1, 1, KeyFlags::RM_DELETE)])
-        .flags(Flags::WRITE_FAST)
-        .categories(Categories::KEYSPACE)
-        .since("4.0.0")
-        .docs(
-            "key [key ...]",
-            "Deletes keys; their memory is freed in the background.",
-            "O(1) for each key.",
-        )
-        .tips(SUM_OF_SHARDS),
-    spec("EXISTS", exists)
-        .at_least(2)
-        .keys(&[keys(1, -1, 1, KeyFlags::RO)])
-        .flags(Flags::READONLY_FAST)
-        .categories(Categories::KEYSPACE)
-        .since("1.0.0")
-        .docs("key [key ...]", "Counts the given keys that exist.", "O(1) for each key.")
-        .tips(SUM_OF_SHARDS),
-    spec("TOUCH", touch)
-        .at_least(2)
-        .keys(&[keys(1, -1, 1, KeyFlags::RO)])
-        .flags(Flags::READONLY_FAST)
-        .categories(Categories::KEYSPACE)
-        .since("3.2.1")
-        .docs(
-            "key [key ...]",
-            "Marks keys as just used, and counts those that exist.",
-            "O(1) for each key.",
-        )
-        .tips(SUM_OF_SHARDS),
-    spec("TYPE", type_of)
-        .exactly(2)
-        .keys(&[key(1, KeyFlags::RO)])
-        .flags(Flags::READONLY_FAST)
-        .categories(Categories::KEYSPACE)
-        .since("1.0.0")
+    spec("DEL", delete).at_least(2).keys(&[keys(1, -1, 1, KeyFlags::RM_DELETE)]).flags(Flags::WRITE).categories(Categories::KEYSPACE).since("1.0.0")
+        .docs("key [key ...]", "Deletes keys and their values.", "O(1) for each key.").tips(SUM_OF_SHARDS),
+    spec("UNLINK", delete).at_least(2).keys(&[keys(1, -1, 1, KeyFlags::RM_DELETE)]).flags(Flags::WRITE_FAST).categories(Categories::KEYSPACE).since("4.0.0")
+        .docs("key [key ...]", "Deletes keys; their memory is freed in the background.", "O(1) for each key.").tips(SUM_OF_SHARDS),
+    spec("EXISTS", exists).at_least(2).keys(&[keys(1, -1, 1, KeyFlags::RO)]).flags(Flags::READONLY_FAST).categories(Categories::KEYSPACE).since("1.0.0")
+        .docs("key [key ...]", "Counts the given keys that exist.", "O(1) for each key.").tips(SUM_OF_SHARDS),
+    spec("TOUCH", touch).at_least(2).keys(&[keys(1, -1, 1, KeyFlags::RO)]).flags(Flags::READONLY_FAST).categories(Categories::KEYSPACE).since("3.2.1")
+        .docs("key [key ...]", "Marks keys as just used, and counts those that exist.", "O(1) for each key.").tips(SUM_OF_SHARDS),
+    spec("TYPE", type_of).exactly(2).keys(&[key(1, KeyFlags::RO)]).flags(Flags::READONLY_FAST).categories(Categories::KEYSPACE).since("1.0.0")
         .docs("key", "Returns the type of a key's value.", "O(1)"),
-    spec("RENAME", rename)
-        .exactly(3)
-        .keys(&[key(1, KeyFlags::RW_ACCESS_DELETE), key(2, KeyFlags::OW_UPDATE)])
-        .flags(Flags::WRITE)
-        .categories(Categories::KEYSPACE)
-        .since("1.0.0")
+    spec("RENAME", rename).exactly(3).keys(&[key(1, KeyFlags::RW_ACCESS_DELETE), key(2, KeyFlags::OW_UPDATE)]).flags(Flags::WRITE)
+        .categories(Categories::KEYSPACE).since("1.0.0")
         .docs("key newkey", "Renames a key, replacing any key of the new name.", "O(1)"),
-    spec("RENAMENX", rename_if_absent)
-        .exactly(3)
-        .keys(&[key(1, KeyFlags::RW_ACCESS_DELETE), key(2, KeyFlags::OW_INSERT)])
-        .flags(Flags::WRITE_FAST)
-        .categories(Categories::KEYSPACE)
-        .since("1.0.0")
+    spec("RENAMENX", rename_if_absent).exactly(3).keys(&[key(1, KeyFlags::RW_ACCESS_DELETE), key(2, KeyFlags::OW_INSERT)]).flags(Flags::WRITE_FAST)
+        .categories(Categories::KEYSPACE).since("1.0.0")
         .docs("key newkey", "Renames a key, unless the new name exists.", "O(1)"),
-    spec("COPY", copy)
-        .at_least(3)
-        .keys(&[key(1, KeyFlags::RO_ACCESS), key(2, KeyFlags::OW_UPDATE)])
-        .databases(DatabaseUse::Options(3))
-        .flags(Flags::WRITE_DENYOOM)
-        .categories(Categories::KEYSPACE)
-        .since("6.2.0")
-        .docs(
-            "source destination [DB destination-db] [REPLACE]",
-            "Copies a key's value to another key.",
-            "O(N), N being the number of elements; O(1) for strings.",
-        ),
-    spec("MOVE", move_key)
-        .exactly(3)
-        .keys(&[key(1, KeyFlags::RW_ACCESS_UPDATE)])
-        .databases(DatabaseUse::Named(&[2]))
-        .flags(Flags::WRITE_FAST)
-        .categories(Categories::KEYSPACE)
-        .since("1.0.0")
+    spec("COPY", copy).at_least(3).keys(&[key(1, KeyFlags::RO_ACCESS), key(2, KeyFlags::OW_UPDATE)]).databases(DatabaseUse::Options(3))
+        .flags(Flags::WRITE_DENYOOM).categories(Categories::KEYSPACE).since("6.2.0")
+        .docs("source destination [DB destination-db] [REPLACE]", "Copies a key's value to another key.",
+            "O(N), N being the number of elements; O(1) for strings."),
+    spec("MOVE", move_key).exactly(3).keys(&[key(1, KeyFlags::RW_ACCESS_UPDATE)]).databases(DatabaseUse::Named(&[2])).flags(Flags::WRITE_FAST)
+        .categories(Categories::KEYSPACE).since("1.0.0")
         .docs("key db", "Moves a key to another database.", "O(1)"),
-    spec("RANDOMKEY", random_key)
-        .exactly(1)
-        .flags(Flags::READONLY)
-        .categories(Categories::KEYSPACE)
-        .since("1.0.0")
-        .docs("", "Returns a random key of the database.", "O(1)")
-        .tips(&["request_policy:all_shards", "nondeterministic_output"]),
-    spec("DBSIZE", database_size)
-        .exactly(1)
-        .flags(Flags::READONLY_FAST)
-        .categories(Categories::KEYSPACE)
-        .with(Flags::MARKS_ACCESS)
-        .group(Group::Server)
-        .since("1.0.0")
-        .docs("", "Counts the keys of the database.", "O(1)")
-        .tips(&["request_policy:all_shards", "response_policy:agg_sum"]),
-    spec("SWAPDB", swap_databases)
-        .exactly(3)
-        .databases(DatabaseUse::Named(&[1, 2]))
-        .flags(Flags::WRITE_FAST)
-        .categories(Categories::KEYSPACE_DANGEROUS)
-        .group(Group::Server)
-        .since("4.0.0")
+    spec("RANDOMKEY", random_key).exactly(1).flags(Flags::READONLY).categories(Categories::KEYSPACE).since("1.0.0")
+        .docs("", "Returns a random key of the database.", "O(1)").tips(&["request_policy:all_shards", "nondeterministic_output"]),
+    spec("DBSIZE", database_size).exactly(1).flags(Flags::READONLY_FAST).categories(Categories::KEYSPACE).with(Flags::MARKS_ACCESS).group(Group::Server)
+        .since("1.0.0").tips(&["request_policy:all_shards", "response_policy:agg_sum"])
+        .docs("", "Counts the keys of the database.", "O(1)"),
+    spec("SWAPDB", swap_databases).exactly(3).databases(DatabaseUse::Named(&[1, 2])).flags(Flags::WRITE_FAST).categories(Categories::KEYSPACE_DANGEROUS)
+        .group(Group::Server).since("4.0.0")
         .docs("index1 index2", "Swaps two databases for all clients.", "O(1)"),
-    spec("FLUSHDB", flush_database)
-        .at_least(1)
-        .flags(Flags::WRITE)
-        .categories(Categories::KEYSPACE_DANGEROUS)
-        .group(Group::Server)
-        .since("1.0.0")
-        .docs("[ASYNC | SYNC]", "Empties the database.", "O(1); O(N) for N keys with SYNC.")
-        .tips(ALL_SHARDS_SUCCEED),
-    spec("FLUSHALL", flush_all)
-        .at_least(1)
-        .databases(DatabaseUse::All)
-        .flags(Flags::WRITE)
-        .categories(Categories::KEYSPACE_DANGEROUS)
-        .group(Group::Server)
-        .since("1.0.0")
-        .docs("[ASYNC | SYNC]", "Empties all databases.", "O(1); O(N) for N keys with SYNC.")
-        .tips(ALL_SHARDS_SUCCEED),
+    spec("FLUSHDB", flush_database).at_least(1).flags(Flags::WRITE).categories(Categories::KEYSPACE_DANGEROUS).group(Group::Server).since("1.0.0")
+        .docs("[ASYNC | SYNC]", "Empties the database.", "O(1); O(N) for N keys with SYNC.").tips(ALL_SHARDS_SUCCEED),
+    spec("FLUSHALL", flush_all).at_least(1).databases(DatabaseUse::All).flags(Flags::WRITE).categories(Categories::KEYSPACE_DANGEROUS).group(Group::Server)
+        .since("1.0.0").tips(ALL_SHARDS_SUCCEED)
+        .docs("[ASYNC | SYNC]", "Empties all databases.", "O(1); O(N) for N keys with SYNC."),
 ];
 
 const NO_COPY: CommandError =
@@ -170,9 +85,9 @@ fn exists(ctx: &mut Context<'_>) -> CommandResult {
 /// `TOUCH key [key ...]`: as EXISTS, but counts as an access.
 fn touch(ctx: &mut Context<'_>) -> CommandResult {
     // It touches keys even for CLIENT NO-TOUCH ON, in scripts and transactions too.
-    let no_touch = std::mem::replace(&mut ctx.core.keyspace.no_touch, false);
+    let no_touch = std::mem::replace(&mut ctx.core.keyspace.mode.no_touch, false);
     let result = count_keys(ctx, |keyspace, key| keyspace.find_for_read(key).is_some());
-    ctx.core.keyspace.no_touch = no_touch;
+    ctx.core.keyspace.mode.no_touch = no_touch;
     result
 }
 
@@ -223,12 +138,15 @@ fn rename_key(ctx: &mut Context<'_>, overwrite: bool) -> Result<bool, CommandErr
     if from.bytes == to.bytes {
         return Ok(false);
     }
-    if ctx.core.keyspace.find_for_write(to).is_some() && !overwrite {
+    let found = ctx.core.keyspace.find_for_write(to);
+    if found.is_some() && !overwrite {
         return Ok(false);
     }
+    let before = ctx.core.keyspace.type_to_announce(found);
     ctx.core.keyspace.transfer(from, ctx.core.keyspace.selected(), to);
     ctx.core.keyspace.notify(KeyspaceEvents::GENERIC, "rename_from", from.bytes);
     ctx.core.keyspace.changed(KeyspaceEvents::GENERIC, "rename_to", to.bytes);
+    ctx.core.keyspace.announce_overwritten(to, before);
     Ok(true)
 }
 
@@ -282,9 +200,14 @@ fn copy(ctx: &mut Context<'_>) -> CommandResult {
             .is_none()
             || replace);
     if is_copied {
+        let before = ctx.core.keyspace.in_database(database, |keyspace| {
+            let found = keyspace.find_quietly(to);
+            keyspace.type_to_announce(found)
+        });
         ctx.core.keyspace.duplicate(from, database, to);
         ctx.core.keyspace.in_database(database, |keyspace| {
             keyspace.changed(KeyspaceEvents::GENERIC, "copy_to", to.bytes);
+            keyspace.announce_overwritten(to, before);
         });
     }
     ctx.reply.integer(is_copied as i64);

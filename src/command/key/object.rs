@@ -8,38 +8,23 @@ use crate::state::context::{CommandResult, Context, Outcome};
 use crate::state::spec::{Categories, CommandSpec, Flags, Handler, KeyFlags, container, key, spec};
 use crate::types::{Value, kind};
 
-pub const COMMANDS: &[CommandSpec] = &[container("OBJECT", SUBCOMMANDS).since("2.2.3").docs(
-    "",
-    "Commands that inspect values.",
-    "Depends on the subcommand.",
-)];
+#[rustfmt::skip]
+pub const COMMANDS: &[CommandSpec] = &[
+    container("OBJECT", SUBCOMMANDS).since("2.2.3")
+        .docs("", "Commands that inspect values.", "Depends on the subcommand."),
+];
 
+#[rustfmt::skip]
 const SUBCOMMANDS: &[CommandSpec] = &[
-    about_key("ENCODING", encoding).since("2.2.3").docs(
-        "key",
-        "Returns the encoding of a key's value.",
-        "O(1)",
-    ),
-    about_key("FREQ", frequency).since("4.0.0").docs(
-        "key",
-        "Returns the logarithmic counter of a key's accesses, under an LFU policy.",
-        "O(1)",
-    ),
-    about_key("IDLETIME", idle_time).since("2.2.3").docs(
-        "key",
-        "Returns the seconds since a key's last access, unless under an LFU policy.",
-        "O(1)",
-    ),
-    about_key("REFCOUNT", reference_count).since("2.2.3").docs(
-        "key",
-        "Counts the references to a key's value.",
-        "O(1)",
-    ),
-    spec("HELP", help)
-        .exactly(2)
-        .flags(Flags::LOADING_STALE)
-        .categories(Categories::KEYSPACE)
-        .since("6.2.0")
+    about_key("ENCODING", encoding).since("2.2.3")
+        .docs("key", "Returns the encoding of a key's value.", "O(1)"),
+    about_key("FREQ", frequency).since("4.0.0")
+        .docs("key", "Returns the logarithmic counter of a key's accesses, under an LFU policy.", "O(1)"),
+    about_key("IDLETIME", idle_time).since("2.2.3")
+        .docs("key", "Returns the seconds since a key's last access, unless under an LFU policy.", "O(1)"),
+    about_key("REFCOUNT", reference_count).since("2.2.3")
+        .docs("key", "Counts the references to a key's value.", "O(1)"),
+    spec("HELP", help).exactly(2).flags(Flags::LOADING_STALE).categories(Categories::KEYSPACE).since("6.2.0")
         .docs("", "Lists the subcommands.", "O(1)"),
 ];
 

@@ -17,29 +17,15 @@ use crate::state::context::{CommandResult, Context, Outcome};
 use crate::state::spec::{Categories, CommandSpec, Flags, spec};
 use crate::types::{Value, type_name};
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    spec("SCAN", scan)
-        .at_least(2)
-        .flags(Flags::READONLY)
-        .categories(Categories::KEYSPACE)
-        .since("2.8.0")
-        .docs(
-            "cursor [MATCH pattern] [COUNT count] [TYPE type]",
-            "Iterates over the keys of the database, some in each call.",
-            "O(COUNT) for each call, O(N) for the whole walk.",
-        )
-        .tips(&["nondeterministic_output", "request_policy:special"]),
-    spec("KEYS", all_keys)
-        .exactly(2)
-        .flags(Flags::READONLY)
-        .categories(Categories::KEYSPACE_DANGEROUS)
-        .since("1.0.0")
-        .docs(
-            "pattern",
-            "Lists the keys that match a pattern.",
-            "O(N), N being the number of keys.",
-        )
-        .tips(&["request_policy:all_shards", "nondeterministic_output_order"]),
+    spec("SCAN", scan).at_least(2).flags(Flags::READONLY).categories(Categories::KEYSPACE).since("2.8.0")
+        .tips(&["nondeterministic_output", "request_policy:special"])
+        .docs("cursor [MATCH pattern] [COUNT count] [TYPE type]", "Iterates over the keys of the database, some in each call.",
+            "O(COUNT) for each call, O(N) for the whole walk."),
+    spec("KEYS", all_keys).exactly(2).flags(Flags::READONLY).categories(Categories::KEYSPACE_DANGEROUS).since("1.0.0")
+        .tips(&["request_policy:all_shards", "nondeterministic_output_order"])
+        .docs("pattern", "Lists the keys that match a pattern.", "O(N), N being the number of keys."),
 ];
 
 const SLOT_TWICE: CommandError = CommandError::Text("ERR SLOT option can only be specified once");

@@ -42,6 +42,15 @@ const NAMED_BY_PATTERN: KeySpec = KeySpec {
     ),
 };
 
+const STORED: KeySpec = KeySpec {
+    begin: Begin::Unknown,
+    find: Find::Unknown,
+    flags: KeyFlags::OW_UPDATE,
+    notes: Some(
+        "For the optional STORE keyword. It is marked 'unknown' because the keyword can appear anywhere in the argument array",
+    ),
+};
+
 const SORTED_TYPES: Categories = Categories::SET
     .union(Categories::SORTEDSET)
     .union(Categories::LIST)
@@ -50,43 +59,17 @@ const SORTED_TYPES: Categories = Categories::SET
 const COST: &str =
     "O(N+M*log(M)) where N is the number of elements and M that of those returned; O(M) unsorted";
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    spec("SORT", sort)
-        .key_rule(KeyRule::SortDestination)
-        .at_least(2)
-        .keys(&[
-            key(1, KeyFlags::RO_ACCESS),
-            NAMED_BY_PATTERN,
-            KeySpec {
-                begin: Begin::Unknown,
-                find: Find::Unknown,
-                flags: KeyFlags::OW_UPDATE,
-                notes: Some(
-                    "For the optional STORE keyword. It is marked 'unknown' because the keyword can appear anywhere in the \
-                     argument array",
-                ),
-            },
-        ])
-        .flags(Flags::WRITE.union(Flags::DENYOOM).union(Flags::MOVABLEKEYS))
-        .categories(SORTED_TYPES)
-        .since("1.0.0")
-        .docs(
-            "key [BY pattern] [LIMIT offset count] [GET pattern [GET pattern ...]] [ASC | DESC] [ALPHA] \
-             [STORE destination]",
-            "Sorts the elements of a list, set or sorted set, and returns or stores them.",
-            COST,
-        ),
-    spec("SORT_RO", sort_ro)
-        .at_least(2)
-        .keys(&[key(1, KeyFlags::RO_ACCESS), NAMED_BY_PATTERN])
-        .flags(Flags::READONLY.union(Flags::MOVABLEKEYS))
-        .categories(SORTED_TYPES)
-        .since("7.0.0")
-        .docs(
-            "key [BY pattern] [LIMIT offset count] [GET pattern [GET pattern ...]] [ASC | DESC] [ALPHA]",
-            "Sorts the elements of a list, set or sorted set, and returns them.",
-            COST,
-        ),
+    spec("SORT", sort).key_rule(KeyRule::SortDestination).at_least(2)
+        .keys(&[key(1, KeyFlags::RO_ACCESS), NAMED_BY_PATTERN, STORED])
+        .flags(Flags::WRITE.union(Flags::DENYOOM).union(Flags::MOVABLEKEYS)).categories(SORTED_TYPES).since("1.0.0")
+        .docs("key [BY pattern] [LIMIT offset count] [GET pattern [GET pattern ...]] [ASC | DESC] [ALPHA] [STORE destination]",
+            "Sorts the elements of a list, set or sorted set, and returns or stores them.", COST),
+    spec("SORT_RO", sort_ro).at_least(2).keys(&[key(1, KeyFlags::RO_ACCESS), NAMED_BY_PATTERN]).flags(Flags::READONLY.union(Flags::MOVABLEKEYS))
+        .categories(SORTED_TYPES).since("7.0.0")
+        .docs("key [BY pattern] [LIMIT offset count] [GET pattern [GET pattern ...]] [ASC | DESC] [ALPHA]",
+            "Sorts the elements of a list, set or sorted set, and returns them.", COST),
 ];
 
 const NOT_A_SCORE: CommandError =

@@ -2,14 +2,14 @@
 //!
 //! Each works like the non-blocking command in `list/mod.rs` if there is a list, and blocks
 //! otherwise. When a key has become a list, the command runs again for that key alone
-//! (`gate/blocking.rs`); the timeout counts from the first time.
+//! (`waiting/mod.rs`); the timeout counts from the first time.
 
 use crate::command::list::{
     MOVE, MultiPop, list_spec, move_one, parse_end, pop_command, pop_named_array, pop_one,
 };
-use crate::gate::blocking::TimeoutUnit;
+use crate::command::timeout::TimeoutUnit;
 use crate::keyspace::waiting::Wanted;
-use crate::state::context::{CommandResult, Context, Origin, Outcome, Wait};
+use crate::state::context::{CommandResult, Context, Origin, Outcome, WaitForKeys};
 use crate::state::spec::{CommandSpec, Flags, Handler, KeyFlags, KeySpec, counted_keys, keys};
 use crate::types::list::{End, List};
 
@@ -18,39 +18,22 @@ const ALL_BUT_LAST: &[KeySpec] = &[keys(1, -2, 1, KeyFlags::RW_ACCESS_DELETE)];
 const MOVE_FLAGS: Flags =
     Flags::WRITE_BLOCKING.union(Flags::DENYOOM).union(Flags::NO_SCRIPT_BEFORE_7_2);
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    blocking_pop("BLPOP", blpop).docs(
-        "key [key ...] timeout",
-        "Removes and returns the first element of the first list that exists, or waits for one.",
-        "O(N) where N is the number of keys",
-    ),
-    blocking_pop("BRPOP", brpop).docs(
-        "key [key ...] timeout",
-        "Removes and returns the last element of the first list that exists, or waits for one.",
-        "O(N) where N is the number of keys",
-    ),
-    list_spec("BLMOVE", blmove, "6.2.0", MOVE_FLAGS).exactly(6).keys(MOVE).docs(
-        "source destination <LEFT | RIGHT> <LEFT | RIGHT> timeout",
-        "Moves an element from an end of a list to an end of another, or waits for one.",
-        "O(1)",
-    ),
-    list_spec("BRPOPLPUSH", brpoplpush, "2.2.0", MOVE_FLAGS)
-        .exactly(4)
-        .keys(MOVE)
-        .docs(
-            "source destination timeout",
-            "Moves the last element of a list to the front of another, or waits for one.",
-            "O(1)",
-        )
-        .deprecated("6.2.0", "`BLMOVE` with the `RIGHT` and `LEFT` arguments"),
-    list_spec("BLMPOP", blmpop, "7.0.0", Flags::WRITE_BLOCKING)
-        .at_least(5)
-        .keys(&[counted_keys(2, KeyFlags::RW_ACCESS_DELETE)])
-        .docs(
-            "timeout numkeys key [key ...] <LEFT | RIGHT> [COUNT count]",
-            "Removes and returns elements of the first list that exists, or waits for one.",
-            "O(N+M) where N is the number of keys and M that of the elements",
-        ),
+    blocking_pop("BLPOP", blpop)
+        .docs("key [key ...] timeout", "Removes and returns the first element of the first list that exists, or waits for one.",
+            "O(N) where N is the number of keys"),
+    blocking_pop("BRPOP", brpop)
+        .docs("key [key ...] timeout", "Removes and returns the last element of the first list that exists, or waits for one.",
+            "O(N) where N is the number of keys"),
+    list_spec("BLMOVE", blmove, "6.2.0", MOVE_FLAGS).exactly(6).keys(MOVE)
+        .docs("source destination <LEFT | RIGHT> <LEFT | RIGHT> timeout", "Moves an element from an end of a list to an end of another, or waits for one.",
+            "O(1)"),
+    list_spec("BRPOPLPUSH", brpoplpush, "2.2.0", MOVE_FLAGS).exactly(4).keys(MOVE).deprecated("6.2.0", "`BLMOVE` with the `RIGHT` and `LEFT` arguments")
+        .docs("source destination timeout", "Moves the last element of a list to the front of another, or waits for one.", "O(1)"),
+    list_spec("BLMPOP", blmpop, "7.0.0", Flags::WRITE_BLOCKING).at_least(5).keys(&[counted_keys(2, KeyFlags::RW_ACCESS_DELETE)])
+        .docs("timeout numkeys key [key ...] <LEFT | RIGHT> [COUNT count]", "Removes and returns elements of the first list that exists, or waits for one.",
+            "O(N+M) where N is the number of keys and M that of the elements"),
 ];
 
 const fn blocking_pop(name: &'static str, handler: Handler) -> CommandSpec {
@@ -90,7 +73,7 @@ fn wait(
     keys: std::ops::Range<usize>,
     deadline_us: Option<i64>,
 ) -> CommandResult {
-    ctx.block(Wait::new(Wanted::List, keys, deadline_us))
+    ctx.block(WaitForKeys::new(Wanted::List, keys, deadline_us))
 }
 
 /// `BLMOVE source destination <LEFT | RIGHT> <LEFT | RIGHT> timeout`: the element; a nil array when

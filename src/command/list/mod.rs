@@ -1,9 +1,11 @@
-//! Lists: the non-blocking commands. Blocking ones are in `list/blocking.rs`.
+//! Lists: the non-blocking commands. Blocking ones are in `list/blocking.rs`,
+//! moves of several elements in `list/batch.rs`.
 //!
 //! Elements are copied from the request into the list and from the list into the reply without a
 //! copy in between, except for LMOVE. Each command reads `list-max-listpack-size`, which decides
 //! the list's form.
 
+pub(crate) mod batch;
 pub(crate) mod blocking;
 
 use crate::collections::packed::Element;
@@ -25,113 +27,45 @@ use crate::types::list::{End, Limits, List, ListView};
 pub(crate) const MOVE: &[KeySpec] =
     &[key(1, KeyFlags::RW_ACCESS_DELETE), key(2, KeyFlags::RW_INSERT)];
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    push("LPUSH", lpush, "1.0.0").docs(
-        "key element [element ...]",
-        "Adds elements at the front of a list, creating it if necessary.",
-        "O(N) for N elements",
-    ),
-    push("RPUSH", rpush, "1.0.0").docs(
-        "key element [element ...]",
-        "Adds elements at the end of a list, creating it if necessary.",
-        "O(N) for N elements",
-    ),
-    push("LPUSHX", lpushx, "2.2.0").docs(
-        "key element [element ...]",
-        "Adds elements at the front of a list if it exists.",
-        "O(N) for N elements",
-    ),
-    push("RPUSHX", rpushx, "2.2.0").docs(
-        "key element [element ...]",
-        "Adds elements at the end of a list if it exists.",
-        "O(N) for N elements",
-    ),
-    pop("LPOP", lpop).docs(
-        "key [count]",
-        "Removes and returns the first elements of a list.",
-        "O(N) for N elements",
-    ),
-    pop("RPOP", rpop).docs(
-        "key [count]",
-        "Removes and returns the last elements of a list, the last one first.",
-        "O(N) for N elements",
-    ),
-    list_spec("LLEN", llen, "1.0.0", Flags::READONLY_FAST)
-        .exactly(2)
-        .keys(&[key(1, KeyFlags::RO)])
+    push("LPUSH", lpush, "1.0.0")
+        .docs("key element [element ...]", "Adds elements at the front of a list, creating it if necessary.", "O(N) for N elements"),
+    push("RPUSH", rpush, "1.0.0")
+        .docs("key element [element ...]", "Adds elements at the end of a list, creating it if necessary.", "O(N) for N elements"),
+    push("LPUSHX", lpushx, "2.2.0")
+        .docs("key element [element ...]", "Adds elements at the front of a list if it exists.", "O(N) for N elements"),
+    push("RPUSHX", rpushx, "2.2.0")
+        .docs("key element [element ...]", "Adds elements at the end of a list if it exists.", "O(N) for N elements"),
+    pop("LPOP", lpop)
+        .docs("key [count]", "Removes and returns the first elements of a list.", "O(N) for N elements"),
+    pop("RPOP", rpop)
+        .docs("key [count]", "Removes and returns the last elements of a list, the last one first.", "O(N) for N elements"),
+    list_spec("LLEN", llen, "1.0.0", Flags::READONLY_FAST).exactly(2).keys(&[key(1, KeyFlags::RO)])
         .docs("key", "Counts the elements of a list.", "O(1)"),
-    list_spec("LRANGE", lrange, "1.0.0", Flags::READONLY)
-        .exactly(4)
-        .keys(&[key(1, KeyFlags::RO_ACCESS)])
-        .docs(
-            "key start stop",
-            "Returns a part of a list.",
-            "O(S+N) where S is the way to the part from the nearer end, and N the part's length",
-        ),
-    list_spec("LINDEX", lindex, "1.0.0", Flags::READONLY)
-        .exactly(3)
-        .keys(&[key(1, KeyFlags::RO_ACCESS)])
-        .docs(
-            "key index",
-            "Returns one element of a list.",
-            "O(N) where N is the way to the element from the nearer end",
-        ),
-    list_spec("LSET", lset, "1.0.0", Flags::WRITE_DENYOOM)
-        .exactly(4)
-        .keys(&[key(1, KeyFlags::RW_UPDATE)])
-        .docs(
-            "key index element",
-            "Replaces one element of a list.",
-            "O(N) where N is the way to the element from the nearer end",
-        ),
-    list_spec("LINSERT", linsert, "2.2.0", Flags::WRITE_DENYOOM)
-        .exactly(5)
-        .keys(&[key(1, KeyFlags::RW_INSERT)])
-        .docs(
-            "key <BEFORE | AFTER> pivot element",
-            "Adds an element before or after the first one with a given value.",
-            "O(N) where N is the way to that element from the front",
-        ),
-    list_spec("LREM", lrem, "1.0.0", Flags::WRITE).exactly(4).keys(KeySpec::RW_DELETE).docs(
-        "key count element",
-        "Removes elements with a given value, beginning at the front or at the end.",
-        "O(N) where N is the length of the list",
-    ),
-    list_spec("LTRIM", ltrim, "1.0.0", Flags::WRITE).exactly(4).keys(KeySpec::RW_DELETE).docs(
-        "key start stop",
-        "Removes all elements outside of a part of a list.",
-        "O(N) where N is the number of elements removed",
-    ),
-    list_spec("LPOS", lpos, "6.0.6", Flags::READONLY)
-        .at_least(3)
-        .keys(&[key(1, KeyFlags::RO_ACCESS)])
-        .docs(
-            "key element [RANK rank] [COUNT num-matches] [MAXLEN len]",
-            "Returns the indexes of an element in a list.",
-            "O(N) where N is the number of elements compared",
-        ),
-    list_spec("LMOVE", lmove, "6.2.0", Flags::WRITE_DENYOOM).exactly(5).keys(MOVE).docs(
-        "source destination <LEFT | RIGHT> <LEFT | RIGHT>",
-        "Moves an element from an end of a list to an end of another and returns it.",
-        "O(1)",
-    ),
-    list_spec("RPOPLPUSH", rpoplpush, "1.2.0", Flags::WRITE_DENYOOM)
-        .exactly(3)
-        .keys(MOVE)
-        .docs(
-            "source destination",
-            "Moves the last element of a list to the front of another and returns it.",
-            "O(1)",
-        )
-        .deprecated("6.2.0", "`LMOVE` with the `RIGHT` and `LEFT` arguments"),
-    list_spec("LMPOP", lmpop, "7.0.0", Flags::WRITE)
-        .at_least(4)
-        .keys(&[counted_keys(1, KeyFlags::RW_ACCESS_DELETE)])
-        .docs(
-            "numkeys key [key ...] <LEFT | RIGHT> [COUNT count]",
-            "Removes and returns elements of the first list that exists.",
-            "O(N+M) where N is the number of keys and M that of the elements",
-        ),
+    list_spec("LRANGE", lrange, "1.0.0", Flags::READONLY).exactly(4).keys(&[key(1, KeyFlags::RO_ACCESS)])
+        .docs("key start stop", "Returns a part of a list.", "O(S+N) where S is the way to the part from the nearer end, and N the part's length"),
+    list_spec("LINDEX", lindex, "1.0.0", Flags::READONLY).exactly(3).keys(&[key(1, KeyFlags::RO_ACCESS)])
+        .docs("key index", "Returns one element of a list.", "O(N) where N is the way to the element from the nearer end"),
+    list_spec("LSET", lset, "1.0.0", Flags::WRITE_DENYOOM).exactly(4).keys(&[key(1, KeyFlags::RW_UPDATE)])
+        .docs("key index element", "Replaces one element of a list.", "O(N) where N is the way to the element from the nearer end"),
+    list_spec("LINSERT", linsert, "2.2.0", Flags::WRITE_DENYOOM).exactly(5).keys(&[key(1, KeyFlags::RW_INSERT)])
+        .docs("key <BEFORE | AFTER> pivot element", "Adds an element before or after the first one with a given value.",
+            "O(N) where N is the way to that element from the front"),
+    list_spec("LREM", lrem, "1.0.0", Flags::WRITE).exactly(4).keys(KeySpec::RW_DELETE)
+        .docs("key count element", "Removes elements with a given value, beginning at the front or at the end.", "O(N) where N is the length of the list"),
+    list_spec("LTRIM", ltrim, "1.0.0", Flags::WRITE).exactly(4).keys(KeySpec::RW_DELETE)
+        .docs("key start stop", "Removes all elements outside of a part of a list.", "O(N) where N is the number of elements removed"),
+    list_spec("LPOS", lpos, "6.0.6", Flags::READONLY).at_least(3).keys(&[key(1, KeyFlags::RO_ACCESS)])
+        .docs("key element [RANK rank] [COUNT num-matches] [MAXLEN len]", "Returns the indexes of an element in a list.",
+            "O(N) where N is the number of elements compared"),
+    list_spec("LMOVE", lmove, "6.2.0", Flags::WRITE_DENYOOM).exactly(5).keys(MOVE)
+        .docs("source destination <LEFT | RIGHT> <LEFT | RIGHT>", "Moves an element from an end of a list to an end of another and returns it.", "O(1)"),
+    list_spec("RPOPLPUSH", rpoplpush, "1.2.0", Flags::WRITE_DENYOOM).exactly(3).keys(MOVE).deprecated("6.2.0", "`LMOVE` with the `RIGHT` and `LEFT` arguments")
+        .docs("source destination", "Moves the last element of a list to the front of another and returns it.", "O(1)"),
+    list_spec("LMPOP", lmpop, "7.0.0", Flags::WRITE).at_least(4).keys(&[counted_keys(1, KeyFlags::RW_ACCESS_DELETE)])
+        .docs("numkeys key [key ...] <LEFT | RIGHT> [COUNT count]", "Removes and returns elements of the first list that exists.",
+            "O(N+M) where N is the number of keys and M that of the elements"),
 ];
 
 /// Starts a line in a table of list commands.
@@ -228,7 +162,7 @@ fn push_all(ctx: &mut Context<'_>, end: End, create: bool) -> CommandResult {
 }
 
 /// Adds elements to a looked-up list, creating it if absent. Returns the new length.
-fn push_elements<'e>(
+pub(super) fn push_elements<'e>(
     ctx: &mut Context<'_>,
     found: Option<Slot>,
     key: Key<'_>,
@@ -363,13 +297,19 @@ fn llen(ctx: &mut Context<'_>) -> CommandResult {
 /// `LRANGE key start stop`: an array.
 fn lrange(ctx: &mut Context<'_>) -> CommandResult {
     let (start, stop) = (ctx.args.integer(2)?, ctx.args.integer(3)?);
-    let Some(list) = ctx.core.keyspace.read::<List>(ctx.key(1))? else {
-        ctx.reply.array(0);
-        return Ok(Outcome::Replied);
-    };
-    let range = resolve_range(start, stop, list.len());
-    ctx.reply.array(range.len());
-    reply_all(&mut ctx.reply, list.forwards(range.start).take(range.len()));
+    let key = ctx.key(1);
+    let Context { core, reply, .. } = ctx;
+    let read = core.keyspace.lend_read::<List, _>(key, |list, lender| {
+        let range = resolve_range(start, stop, list.len());
+        reply.array(range.len());
+        list.forwards(range.start).take(range.len()).for_each(|element| match element {
+            Element::Bytes(bytes) => reply.bulk_or_lent(bytes, lender),
+            Element::Integer(value) => reply.bulk_integer(value),
+        });
+    })?;
+    if read.is_none() {
+        reply.array(0);
+    }
     Ok(Outcome::Replied)
 }
 
@@ -549,7 +489,7 @@ fn linsert(ctx: &mut Context<'_>) -> CommandResult {
     let (pivot, text) = (ctx.args.get(3), ctx.args.get(4));
     let limits = limits(ctx);
     let length = ctx.core.keyspace.edit(slot, |list: &mut Edit<'_, List>| {
-        // Without the pivot nothing may change, not even the form, because nothing is repeated
+        // Without the pivot nothing may change, not even the form, because nothing is replicated
         // elsewhere.
         let is_pivot = |element| element == Element::new(pivot);
         if list.outgrows(text.len(), 1, &limits) && !list.as_view().forwards(0).any(is_pivot) {

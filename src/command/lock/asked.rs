@@ -3,8 +3,8 @@
 use std::ops;
 
 use crate::client::acks::AcksAsked;
+use crate::command::timeout::{TimeoutUnit, parse_timeout};
 use crate::error::CommandError;
-use crate::gate::blocking::{TimeoutUnit, parse_timeout};
 use crate::resp::args::{BadKeyCount, Cursor};
 use crate::resp::number::parse_i64;
 use crate::resp::reply::Protocol;
@@ -30,7 +30,7 @@ pub(super) const QUEUE_IS_FULL: CommandError =
 
 /// Whether no further client may wait for a lock, or for replicas to acknowledge one.
 pub(super) fn is_queue_full(ctx: &Context<'_>) -> bool {
-    ctx.core.state.blocking.all_lock_waiters() >= ctx.core.state.config.lock_max_waiters as usize
+    ctx.core.state.waits.all_lock_waiters() >= ctx.core.state.config.lock_max_waiters as usize
 }
 
 /// An owner's name. Errors: the argument is not a valid name.

@@ -3,20 +3,17 @@
 //! other.
 
 use super::{
-    Acquire, Granted, TOO_MANY_HOLDS, Waiting, Waits, check_room, find, grants_nothing_now,
-    is_held_back, is_plain, leave_place, leave_to_confirm, longer_lease, ms_left, note_held,
-    prolong, review, shared, take_keys, wait, write, write_grant,
+    Acquire, TOO_MANY_HOLDS, Waiting, Waits, check_room, find, grants_nothing_now, is_held_back,
+    is_plain, leave_place, leave_to_confirm, longer_lease, ms_left, note_held, prolong, review,
+    shared, take_keys, wait, write, write_grant,
 };
-use crate::client::acks::Confirmed;
-use crate::collections::table::Slot;
+use crate::client::acks::{Confirmed, Grant};
 use crate::error::CommandError;
-use crate::gate::acks;
 use crate::keyspace::Key;
-use crate::keyspace::locks::{At, Former};
 use crate::keyspace::waiting::Wanted;
 use crate::state::context::{CommandResult, Context, Origin, Outcome};
-use crate::types::hash::Hash;
 use crate::types::lock::Lock;
+use crate::waiting::acks;
 use std::ops::Range;
 
 /// Locks that one request may take. A client that waits for several checks all of them when one
@@ -101,12 +98,12 @@ pub(super) fn macquire(ctx: &mut Context<'_>) -> CommandResult {
             taken.push(key.bytes.into());
             continue;
         };
-        let before = former(ctx, key, slot);
+        let before = shared::former(ctx, key, slot);
         // A lock that the owner already holds keeps its session and a longer lease; the only reader
         // becomes the writer.
         if lock.readers > 0 {
             shared::grant_alone(ctx, key, slot, &lock, &asked, fence);
-            note_replaced(ctx, key, fence, before, &mut replaced);
+            replaced.push(shared::note_replaced(ctx, key, fence, before));
             continue;
         }
         let old = ctx.core.keyspace.entry(slot).deadline();
@@ -119,7 +116,7 @@ pub(super) fn macquire(ctx: &mut Context<'_>) -> CommandResult {
         };
         write(ctx, key, Some(slot), &again, deadline);
         note_held(ctx, key, fence, &again);
-        note_replaced(ctx, key, fence, before, &mut replaced);
+        replaced.push(shared::note_replaced(ctx, key, fence, before));
     }
     leave_place(ctx, Wanted::Lock, all.clone());
     if is_plain(ctx, &asked) {
@@ -127,43 +124,9 @@ pub(super) fn macquire(ctx: &mut Context<'_>) -> CommandResult {
         return Ok(Outcome::Replied);
     }
     let counted_hold = asked.holds_max.is_some();
-    let granted = Granted { fence, taken, counted_hold, former: replaced };
-    Ok(leave_to_confirm(ctx, all, &asked, Confirmed::Locks, granted))
-}
-
-/// A lock that its owner holds, before a grant replaces its fence: nobody learns of that fence if
-/// the grant is taken back.
-fn former(ctx: &Context<'_>, key: Key<'_>, slot: Slot) -> Former {
-    let (keyspace, database) = (&ctx.core.keyspace, ctx.core.keyspace.selected());
-    let mut fields = Vec::new();
-    if let Ok(hash) = keyspace.view::<Hash>(slot) {
-        hash.for_each(&keyspace.now(), |field, value| {
-            fields.push((field.to_vec(), value.to_vec()));
-        });
-    }
-    let places = keyspace.locks.holdings(database, key.bytes).into_iter();
-    let holdings =
-        places.filter_map(|place| Some((place.clone(), keyspace.locks.get(place.at())?.clone())));
-    let deadline = keyspace.entry(slot).deadline();
-    Former { fields, deadline, replaced_by: None, holdings: holdings.collect() }
-}
-
-/// Notes what a grant has replaced, until its reply has left or replicas have confirmed it.
-fn note_replaced(
-    ctx: &mut Context<'_>,
-    key: Key<'_>,
-    fence: u64,
-    before: Former,
-    replaced: &mut Vec<(Box<[u8]>, Box<Former>)>,
-) {
-    let slot = ctx.core.keyspace.find_quietly(key);
-    let replaced_by = slot.and_then(|slot| ctx.core.keyspace.entry(slot).deadline());
-    let former = Box::new(Former { replaced_by, ..before });
-    if let Some(client) = ctx.caller.client() {
-        let at = At::key(ctx.core.keyspace.selected(), key.bytes);
-        ctx.core.keyspace.locks.note_granted_again(at, fence, client, Some(former.clone()));
-    }
-    replaced.push((key.bytes.into(), former));
+    let granted = Grant::of(fence, Confirmed::Locks);
+    let granted = Grant { taken, counted_hold, former: replaced, ..granted };
+    Ok(leave_to_confirm(ctx, all, &asked, asked.lease_ms, granted))
 }
 
 /// The first key whose lock another owner has, or else the first for which other clients wait
@@ -195,9 +158,10 @@ fn obstacle<'a>(
             }
             _ => {
                 let waiting = &ctx.core.keyspace.waiting;
-                let first = waiting.next_after(database, key.bytes, Wanted::Lock, 0);
+                let first = waiting.first(database, key.bytes, Wanted::Lock);
+                let first = first.and_then(|ticket| ctx.core.state.waits.get(ticket));
                 let is_its_turn = match ctx.origin {
-                    Origin::Woken(_) => first.is_some_and(|(_, id)| Some(id) == own_id),
+                    Origin::Woken(_) => first.is_some_and(|wait| Some(wait.client) == own_id),
                     _ => first.is_none(),
                 };
                 if !is_its_turn {
@@ -241,15 +205,17 @@ fn grant_again(
     for index in keys.clone() {
         let key = ctx.key(index);
         let (Some(slot), _) = find(ctx, key, asked.owner)? else { continue };
+        let before = shared::former(ctx, key, slot);
         prolong(ctx, key, slot, asked.lease_ms);
+        shared::note_replaced(ctx, key, fence, before);
         least_ms_left = least_ms_left.min(ms_left(ctx, slot));
     }
     if is_plain(ctx, asked) {
         reply_granted(ctx, fence, least_ms_left);
         return Ok(Outcome::Replied);
     }
-    let granted = Granted::of(fence);
-    Ok(leave_to_confirm(ctx, keys, asked, Confirmed::Locks, granted))
+    let granted = Grant::of(fence, Confirmed::Locks);
+    Ok(leave_to_confirm(ctx, keys, asked, least_ms_left, granted))
 }
 
 fn reply_granted(ctx: &mut Context<'_>, fence: u64, ms_left: i64) {
@@ -266,13 +232,15 @@ fn refuse(
 ) -> CommandResult {
     let is_hopeless = obstacle.is_own && ctx.origin == Origin::Client;
     let waits = (if is_hopeless { Waits::Not } else { asked.waits }, asked.grace_ms);
-    if let Waiting::Blocked(waits) = wait(ctx, Wanted::Lock, keys, waits, obstacle.key)? {
-        return waits;
-    }
+    let outcome = match wait(ctx, Wanted::Lock, keys, waits, obstacle.key)? {
+        Waiting::Blocked(waits) => return waits,
+        Waiting::Async(wait) => Outcome::Waits(wait),
+        Waiting::Not => Outcome::Replied,
+    };
     ctx.reply.array(4);
     ctx.reply.integer(0);
     ctx.reply.bulk(obstacle.key.bytes);
     ctx.reply.integer(obstacle.ms_left);
     ctx.reply.bulk(&obstacle.holder);
-    Ok(Outcome::Replied)
+    Ok(outcome)
 }

@@ -22,8 +22,8 @@ use asked::{
     take_keys, take_lease,
 };
 
-use crate::client::acks::{Confirmed, Unconfirmed};
-use crate::client::places::Asker;
+use crate::client::acks::{AcksAsked, Confirmed, Grant};
+use crate::client::waits::{Answer, Wait};
 use crate::clock::{Deadline, Expiry};
 use crate::collections::packed::{Element, Text};
 use crate::collections::table::Slot;
@@ -31,69 +31,42 @@ use crate::command::hash::limits;
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::evict::{self, Room};
-use crate::gate::{acks, confirm, locks, permits, readers, sessions, users};
+use crate::gate::{locks, permits, readers, sessions, users};
 use crate::keyspace::Key;
 use crate::keyspace::lock_history::HoldingEnd;
-use crate::keyspace::locks::{At, EndReason, Former, Held, Session};
-use crate::keyspace::waiting::{Ticket, Wanted};
+use crate::keyspace::locks::{At, EndReason, Held, Session};
+use crate::keyspace::waiting::Wanted;
 use crate::resp::args::Args;
 use crate::resp::request::Range;
-use crate::state::context::{CommandResult, Context, Effect, Origin, Outcome, Wait};
+use crate::state::context::{CommandResult, Context, Effect, On, Origin, Outcome, WaitForKeys};
 use crate::state::spec::{
     CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, counted_keys, spec,
 };
 use crate::types::hash::Hash;
 use crate::types::journal::Edit;
 use crate::types::lock::{self, Lock};
+use crate::waiting::{acks, confirm};
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    lock_spec("LOCK.ACQUIRE", acquire, Flags::WRITE_BLOCKING)
-        .at_least(5)
-        .keys(KeySpec::RW_ACCESS_UPDATE)
-        .docs(
-            "key owner PX milliseconds [BLOCK milliseconds | ASYNC milliseconds] [SHARED] [SESSION GRACE milliseconds] [REENTRANT [MAXHOLDS count]] [REPLICAS count milliseconds]",
-            "Takes a lock for a time, or waits for it in the order of arrival.",
-            "O(1)",
-        ),
-    lock_spec("LOCK.ATTACH", attach, Flags::WRITE_FAST.union(Flags::NEEDS_CLIENT))
-        .at_least(2)
-        .docs(
-            "owner [owner ...]",
-            "Binds the locks and permits with sessions of owners to this connection.",
-            "O(N) with N locks of the owners and permits with sessions",
-        ),
-    lock_spec("LOCK.MACQUIRE", many::macquire, Flags::WRITE_BLOCKING)
-        .at_least(6)
-        .keys(&[counted_keys(1, KeyFlags::RW_ACCESS_UPDATE)])
-        .docs(
-            "numkeys key [key ...] owner PX milliseconds [BLOCK milliseconds | ASYNC milliseconds] [SESSION GRACE milliseconds] [REENTRANT [MAXHOLDS count]] [REPLICAS count milliseconds]",
-            "Takes several locks at once, or none, or waits until all are free.",
-            "O(N) with N locks",
-        ),
-    lock_spec("LOCK.RELEASE", release, Flags::WRITE_FAST)
-        .at_least(3)
-        .keys(KeySpec::RW_ACCESS_DELETE)
-        .docs(
-            "key owner [ALL] [FENCE fence] [KEEP milliseconds]",
-            "Releases a lock, and passes it on to the first client that waits for it.",
-            "O(1)",
-        ),
-    lock_spec("LOCK.RENEW", renew, Flags::WRITE_FAST)
-        .at_least(6)
-        .keys(&[counted_keys(1, KeyFlags::RW_ACCESS_UPDATE)])
-        .docs(
-            "numkeys key [key ...] owner PX milliseconds [REPLICAS count milliseconds]",
-            "Extends the leases of locks that an owner holds.",
-            "O(N) with N locks",
-        ),
-    lock_spec("LOCK.GUARD", guard, Flags::READONLY_FAST.union(Flags::GUARDS))
-        .at_least(3)
-        .keys(KeySpec::RO_ACCESS)
-        .docs(
-            "key owner [FENCE fence]",
-            "Returns whether an owner holds a lock; in a transaction, EXEC does nothing if it does not.",
-            "O(1)",
-        ),
+    lock_spec("LOCK.ACQUIRE", acquire, Flags::WRITE_BLOCKING).at_least(5).keys(KeySpec::RW_ACCESS_UPDATE)
+        .docs("key owner PX milliseconds [BLOCK milliseconds | ASYNC milliseconds] [SHARED] [SESSION GRACE milliseconds] [REENTRANT [MAXHOLDS count]] \
+            [REPLICAS count milliseconds]",
+            "Takes a lock for a time, or waits for it in the order of arrival.", "O(1)"),
+    lock_spec("LOCK.ATTACH", attach, Flags::WRITE_FAST.union(Flags::NEEDS_CLIENT)).at_least(2)
+        .docs("owner [owner ...]", "Binds the locks and permits with sessions of owners to this connection.",
+            "O(N) with N locks of the owners and permits with sessions"),
+    lock_spec("LOCK.MACQUIRE", many::macquire, Flags::WRITE_BLOCKING).at_least(6).keys(&[counted_keys(1, KeyFlags::RW_ACCESS_UPDATE)])
+        .docs("numkeys key [key ...] owner PX milliseconds [BLOCK milliseconds | ASYNC milliseconds] [SESSION GRACE milliseconds] [REENTRANT [MAXHOLDS \
+            count]] [REPLICAS count milliseconds]",
+            "Takes several locks at once, or none, or waits until all are free.", "O(N) with N locks"),
+    lock_spec("LOCK.RELEASE", release, Flags::WRITE_FAST).at_least(3).keys(KeySpec::RW_ACCESS_DELETE)
+        .docs("key owner [ALL] [FENCE fence] [KEEP milliseconds]", "Releases a lock, and passes it on to the first client that waits for it.", "O(1)"),
+    lock_spec("LOCK.RENEW", renew, Flags::WRITE_FAST).at_least(6).keys(&[counted_keys(1, KeyFlags::RW_ACCESS_UPDATE)])
+        .docs("numkeys key [key ...] owner PX milliseconds [REPLICAS count milliseconds]", "Extends the leases of locks that an owner holds.",
+            "O(N) with N locks"),
+    lock_spec("LOCK.GUARD", guard, Flags::READONLY_FAST.union(Flags::GUARDS)).at_least(3).keys(KeySpec::RO_ACCESS)
+        .docs("key owner [FENCE fence]", "Returns whether an owner holds a lock; in a transaction, EXEC does nothing if it does not.", "O(1)"),
 ];
 
 pub(in crate::command) const fn lock_spec(
@@ -195,7 +168,7 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 /// Compares the changed locks with the index. The resulting effects are in the stream: the request
-/// is not repeated for them.
+/// is not replicated for them.
 fn review(ctx: &mut Context<'_>) {
     let before = ctx.core.keyspace.changes_by_commands();
     locks::review(ctx.core);
@@ -241,7 +214,7 @@ fn has_its_turn_later(ctx: &Context<'_>, key: Key<'_>, wanted: Wanted) -> bool {
     let database = ctx.core.keyspace.selected();
     grants_nothing_now(ctx)
         || !matches!(ctx.origin, Origin::Woken(_))
-            && ctx.core.keyspace.waiting.next_after(database, key.bytes, wanted, 0).is_some()
+            && ctx.core.keyspace.waiting.first(database, key.bytes, wanted).is_some()
 }
 
 /// A client's way of waiting for a refused grant.
@@ -250,19 +223,17 @@ enum Waiting {
     Not,
     /// It has no reply yet.
     Blocked(CommandResult),
-    /// It keeps this place in the order of arrival.
-    Async(Ticket),
+    /// It gets a reply with its place in the order of arrival, and waits without being blocked.
+    Async(Box<Wait>),
 }
 
 /// Gives up the place kept for an owner whose wait is granted. `keys`: the owner is the argument
 /// after them.
 fn leave_place(ctx: &mut Context<'_>, wanted: Wanted, keys: ops::Range<usize>) {
-    if ctx.core.state.blocking.places.is_empty() {
-        return;
+    if ctx.core.state.waits.has_kept() {
+        let names = (ctx.core.keyspace.selected(), &*ctx.names(keys));
+        ctx.core.state.waits.take_kept(wanted, names);
     }
-    let names: Vec<&[u8]> = (keys.start..=keys.end).map(|index| ctx.args.get(index)).collect();
-    let asker = Asker::new(wanted, ctx.core.keyspace.selected(), &names);
-    ctx.core.state.blocking.places.take(&asker);
 }
 
 /// Makes a client wait for a refused lock, if it asked to. Errors: too many clients wait already.
@@ -296,7 +267,8 @@ fn wait_in_place(
     if !ctx.may_wait() {
         return Ok(Waiting::Not);
     }
-    let wait = Wait { wanted, keys, deadline_us, rewritten: None, grace_ms, is_first };
+    let wait = WaitForKeys::new(wanted, keys, deadline_us);
+    let wait = WaitForKeys { grace_ms, is_first, ..wait };
     if ctx.origin != Origin::Client {
         return Ok(Waiting::Blocked(ctx.block(wait)));
     }
@@ -335,65 +307,51 @@ fn grant(
         reply_granted(ctx, fence, 1, asked.lease_ms);
         return Ok(Outcome::Replied);
     }
-    let confirmed = Confirmed::Lock { holds: 1 };
-    let granted = Granted { taken: vec![key.bytes.into()], ..Granted::of(fence) };
-    Ok(leave_to_confirm(ctx, 1..2, asked, confirmed, granted))
+    let granted = Grant::of(fence, Confirmed::Lock { holds: 1 });
+    let granted = Grant { taken: vec![key.bytes.into()], ..granted };
+    Ok(leave_to_confirm(ctx, 1..2, asked, asked.lease_ms, granted))
 }
 
 /// Whether a grant's reply leaves at once, and is no push message.
 fn is_plain(ctx: &Context<'_>, asked: &Acquire<'_>) -> bool {
-    asked.acks.is_none() && !ctx.core.state.blocking.serves_async
+    asked.acks.is_none() && !answers_by_push(ctx, asked)
 }
 
-/// A grant to a request.
-struct Granted {
-    fence: u64,
-    /// The keys that were not held before.
-    taken: Vec<Box<[u8]>>,
-    counted_hold: bool,
-    /// The locks that the owner held before, whose fences the grant has replaced.
-    former: Vec<(Box<[u8]>, Box<Former>)>,
+/// Whether the client has waited without being blocked.
+fn answers_by_push(ctx: &Context<'_>, asked: &Acquire<'_>) -> bool {
+    matches!(asked.waits, Waits::Async(_)) && matches!(ctx.origin, Origin::Woken(_))
 }
 
-impl Granted {
-    /// The grant with this fence, which has locked no key that was free, nor counted a hold.
-    fn of(fence: u64) -> Self {
-        Granted { fence, taken: Vec::new(), counted_hold: false, former: Vec::new() }
-    }
-}
-
-/// Delays the reply of a grant until replicas acknowledge it, or sends it as a push message.
+/// Delays the answer of a grant until replicas acknowledge it, or makes it a push message.
 fn leave_to_confirm(
     ctx: &mut Context<'_>,
     keys: ops::Range<usize>,
     asked: &Acquire<'_>,
-    confirmed: Confirmed,
-    granted: Granted,
+    ms_left: i64,
+    grant: Grant,
 ) -> Outcome {
-    let Granted { fence, taken, counted_hold, former } = granted;
-    let is_pushed = matches!(asked.waits, Waits::Async(_));
-    let unconfirmed = Unconfirmed {
-        asked: asked.acks,
-        is_pushed,
-        database: ctx.core.keyspace.selected(),
-        keys: keys.map(|index| ctx.args.get(index).into()).collect(),
-        owner: asked.owner.into(),
-        fence,
-        confirmed,
-        taken,
-        counted_hold,
-        former,
+    let keys = keys.map(|index| ctx.args.get(index).into()).collect();
+    let grant = Grant { keys, owner: asked.owner.into(), ..grant };
+    let Some(acks) = asked.acks else {
+        grant.write_push(&mut ctx.reply, ms_left);
+        return Outcome::Replied;
     };
-    if is_pushed && !ctx.core.state.blocking.serves_async {
-        // The reply of a client that waits at place 0; the grant follows as a push message.
-        ctx.reply.array(4);
-        ctx.reply.integer(0);
-        ctx.reply.integer(-1);
-        ctx.reply.integer(0);
-        ctx.reply.bulk(asked.owner);
+    let mut wait = confirmation(ctx, acks, grant);
+    if matches!(asked.waits, Waits::Async(_)) {
+        wait.answer = Answer::Push;
+        if !answers_by_push(ctx, asked) {
+            // The reply of a client that waits at place 0; the grant follows as a push message.
+            reply_refused(ctx, -1, 0, asked.owner);
+        }
     }
-    ctx.core.state.blocking.unconfirmed = Some(Box::new(unconfirmed));
-    if asked.acks.is_some() { Outcome::Unconfirmed } else { Outcome::Replied }
+    Outcome::Waits(wait)
+}
+
+/// The wait for replicas to acknowledge a grant or renewal.
+fn confirmation(ctx: &mut Context<'_>, asked: AcksAsked, grant: Grant) -> Box<Wait> {
+    let deadline_us = ctx.core.state.now.boot_us.saturating_add(asked.ms.saturating_mul(1000));
+    let grant = Grant { replicas: asked.replicas, ..grant };
+    ctx.wait(Wanted::Confirmation, On::Confirmation(Box::new(grant)), Some(deadline_us))
 }
 
 /// Writes a new grant of a lock with this fence, and adds it to the index.
@@ -453,6 +411,7 @@ fn grant_again(
         Some(_) => lock.holds + 1,
         None => lock.holds,
     };
+    let before = shared::former(ctx, key, slot);
     let old = ctx.core.keyspace.entry(slot).deadline();
     let deadline = longer_lease(ctx, old, asked.lease_ms);
     // A lock made by a client library gets a fence now.
@@ -477,13 +436,15 @@ fn grant_again(
         ctx.core.keyspace.locks.bind(at, client);
         sessions::look_again(&mut ctx.core.keyspace, at);
     }
+    shared::note_replaced(ctx, key, fence, before);
+    let ms_left = ms_left(ctx, slot);
     if is_plain(ctx, asked) {
-        let ms_left = ms_left(ctx, slot);
         reply_granted(ctx, fence, holds, ms_left);
         return Ok(Outcome::Replied);
     }
-    let granted = Granted { counted_hold: holds > lock.holds, ..Granted::of(fence) };
-    Ok(leave_to_confirm(ctx, 1..2, asked, Confirmed::Lock { holds }, granted))
+    let granted = Grant::of(fence, Confirmed::Lock { holds });
+    let granted = Grant { counted_hold: holds > lock.holds, ..granted };
+    Ok(leave_to_confirm(ctx, 1..2, asked, ms_left, granted))
 }
 
 /// Adds a lock to the index, bound to the calling client.
@@ -519,9 +480,11 @@ fn refuse(
     let database = ctx.core.keyspace.selected();
     let waiting = wait(ctx, Wanted::Lock, 1..2, (asked.waits, asked.grace_ms), key)?;
     let queue = &ctx.core.keyspace.waiting;
-    let place = match waiting {
+    let (place, outcome) = match waiting {
         Waiting::Blocked(waits) => return waits,
-        Waiting::Async(ticket) => queue.place(database, key.bytes, Wanted::Lock, ticket),
+        Waiting::Async(wait) => {
+            (queue.place(database, key.bytes, Wanted::Lock, wait.ticket), Outcome::Waits(wait))
+        }
         Waiting::Not
             if holder.is_none()
                 && asked.waits == Waits::Not
@@ -529,11 +492,11 @@ fn refuse(
         {
             return Err(acks::NO_REPLICAS);
         }
-        Waiting::Not => queue.len(database, key.bytes, Wanted::Lock),
+        Waiting::Not => (queue.len(database, key.bytes, Wanted::Lock), Outcome::Replied),
     };
     let ms_left = holder.as_ref().map_or(-1, |(slot, _)| ms_left(ctx, *slot));
     reply_refused(ctx, ms_left, place, holder.as_ref().map_or(&[], |(_, lock)| &lock.owner));
-    Ok(Outcome::Replied)
+    Ok(outcome)
 }
 
 /// `place`: the number of waiting clients, or the place among them.
@@ -694,7 +657,7 @@ fn write_alone(
 
 fn repeat_deadline(ctx: &mut Context<'_>, key: Key<'_>, deadline: Option<Deadline>) {
     if let Some(deadline) = deadline {
-        let at_ms = deadline.unix(ctx.core.keyspace.told_offset_ms()).0;
+        let at_ms = deadline.unix(ctx.core.keyspace.shown_offset_ms()).0;
         ctx.instead_with(&[b"PEXPIREAT", key.bytes], at_ms);
     }
 }
@@ -882,20 +845,10 @@ fn renew(ctx: &mut Context<'_>) -> CommandResult {
         fences.iter().for_each(|fence| ctx.reply.integer(*fence));
         return Ok(Outcome::Replied);
     };
-    let unconfirmed = Unconfirmed {
-        asked: Some(acks),
-        is_pushed: false,
-        database: ctx.core.keyspace.selected(),
-        keys: keys.map(|index| ctx.args.get(index).into()).collect(),
-        owner: owner.into(),
-        fence: 0,
-        confirmed: Confirmed::Renewal(fences),
-        taken: Vec::new(),
-        counted_hold: false,
-        former: Vec::new(),
-    };
-    ctx.core.state.blocking.unconfirmed = Some(Box::new(unconfirmed));
-    Ok(Outcome::Unconfirmed)
+    let keys = keys.map(|index| ctx.args.get(index).into()).collect();
+    let grant = Grant::of(0, Confirmed::Renewal(fences));
+    let grant = Grant { keys, owner: owner.into(), ..grant };
+    Ok(Outcome::Waits(confirmation(ctx, acks, grant)))
 }
 
 /// Extends a lease to `lease_ms` from now, unless it is longer, and binds the lock to the calling

@@ -14,40 +14,22 @@ use crate::state::spec::{CommandSpec, Flags, KeySpec};
 use crate::sys::log::notice;
 use crate::types::lock::{self, Lock};
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    lock_spec("LOCK.BREAK", break_lock, Flags::WRITE_FAST.union(Flags::ADMIN))
-        .at_least(2)
-        .keys(KeySpec::RW_DELETE)
-        .docs(
-            "key [FENCE fence]",
-            "Takes a lock from its owner, and passes it on to the first client that waits for it.",
-            "O(1)",
-        ),
-    lock_spec("LOCK.CYCLES", cycles, Flags::READONLY).exactly(1).docs(
-        "",
-        "Returns the owners in the selected database that wait for each other's locks in a circle.",
-        "O(N) with N waiting clients, of which 10000 at most are looked at",
-    ),
-    lock_spec("LOCK.INFO", info, Flags::READONLY_FAST).exactly(2).keys(KeySpec::RO_ACCESS).docs(
-        "key",
-        "Returns a lock's holders and waiting clients, and how its last lease was lost.",
-        "O(N) with N waiting clients",
-    ),
-    lock_spec("LOCK.LIST", list, Flags::READONLY)
-        .at_least(1)
-        .docs(
-            "[MATCH pattern] [OWNER owner] [COUNT count] [CURSOR cursor]",
+    lock_spec("LOCK.BREAK", break_lock, Flags::WRITE_FAST.union(Flags::ADMIN)).at_least(2).keys(KeySpec::RW_DELETE)
+        .docs("key [FENCE fence]", "Takes a lock from its owner, and passes it on to the first client that waits for it.", "O(1)"),
+    lock_spec("LOCK.CYCLES", cycles, Flags::READONLY).exactly(1)
+        .docs("", "Returns the owners in the selected database that wait for each other's locks in a circle.",
+            "O(N) with N waiting clients, of which 10000 at most are looked at"),
+    lock_spec("LOCK.INFO", info, Flags::READONLY_FAST).exactly(2).keys(KeySpec::RO_ACCESS)
+        .docs("key", "Returns a lock's holders and waiting clients, and how its last lease was lost.", "O(N) with N waiting clients"),
+    lock_spec("LOCK.LIST", list, Flags::READONLY).at_least(1)
+        .docs("[MATCH pattern] [OWNER owner] [COUNT count] [CURSOR cursor]",
             "Returns the held locks of the selected database in the order of their keys, some in each call.",
-            "O(log(N)+M) with N the number of locks and M the number of locks looked at.",
-        ),
-    lock_spec("LOCK.WAITERS", waiters, Flags::READONLY)
-        .at_least(2)
-        .keys(KeySpec::RO)
-        .docs(
-            "key [COUNT count]",
-            "Returns the clients that wait for a lock, in the order in which they will be served.",
-            "O(N) with N the number of clients returned",
-        ),
+            "O(log(N)+M) with N the number of locks and M the number of locks looked at."),
+    lock_spec("LOCK.WAITERS", waiters, Flags::READONLY).at_least(2).keys(KeySpec::RO)
+        .docs("key [COUNT count]", "Returns the clients that wait for a lock, in the order in which they will be served.",
+            "O(N) with N the number of clients returned"),
 ];
 
 const BAD_CURSOR: CommandError = CommandError::NegativeOrInvalidCursor;
@@ -203,28 +185,26 @@ fn waiters(ctx: &mut Context<'_>) -> CommandResult {
         count = arguments.take_positive(CommandError::SMALL_COUNT)?;
     }
     let (key, database) = (ctx.key(1), ctx.core.keyspace.selected());
-    let waiting: Vec<(Ticket, ClientId)> =
+    let waiting: Vec<Ticket> =
         ctx.core.keyspace.waiting.iter(database, key.bytes, Wanted::Lock).take(count).collect();
     let now_us = ctx.core.state.now.boot_us;
     ctx.reply.array(waiting.len());
-    for (place, (ticket, id)) in (1..).zip(waiting) {
-        let (owner, is_shared, since_us, deadline_us) = match ctx.core.state.lock_wait(ticket, id) {
-            Some(wait) => (wait.owner(), wait.is_shared, wait.since_us, wait.deadline_us),
-            None => (&b""[..], false, now_us, None),
-        };
+    for (place, ticket) in (1..).zip(waiting) {
+        let Some(wait) = ctx.core.state.waits.get(ticket) else { continue };
+        let (client, since_us, deadline_us) = (wait.client, wait.since_us, wait.deadline());
         ctx.reply.map(6);
         ctx.reply.bulk(b"place");
         ctx.reply.integer(place);
         ctx.reply.bulk(b"owner");
-        ctx.reply.bulk(owner);
+        ctx.reply.bulk(wait.owner());
         ctx.reply.bulk(b"mode");
-        ctx.reply.bulk(if is_shared { b"shared" } else { b"exclusive" });
+        ctx.reply.bulk(if wait.asks_to_read() { b"shared" } else { b"exclusive" });
         ctx.reply.bulk(b"waited-ms");
         ctx.reply.integer((now_us - since_us) / 1000);
         ctx.reply.bulk(b"ms-left");
         ctx.reply.integer(deadline_us.map_or(-1, |at| ((at - now_us) / 1000).max(0)));
         ctx.reply.bulk(b"client");
-        reply_client(ctx, Some(id));
+        reply_client(ctx, Some(client));
     }
     Ok(Outcome::Replied)
 }

@@ -8,12 +8,13 @@ use super::{
     TAKEN_MAX, TOO_MANY_AT_ONCE, Waiting, Waits, check_room, ends_in_vain, has_its_turn_later,
     leave_place, lock_spec, owner_of, take_lease, wait,
 };
+use crate::client::handed::{Renewed, RenewedPermit};
 use crate::clock::UnixMillis;
 use crate::collections::table::Slot;
 use crate::command::sorted_set::limits;
+use crate::command::timeout::{TimeoutUnit, parse_timeout};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::gate::blocking::{TimeoutUnit, parse_timeout};
 use crate::gate::{handed, permits as permit_sessions};
 use crate::keyspace::Key;
 use crate::keyspace::permits::PermitSession;
@@ -24,31 +25,16 @@ use crate::types::journal::Edit;
 use crate::types::lock;
 use crate::types::sorted_set::SortedSet;
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    lock_spec("SEM.ACQUIRE", acquire, Flags::WRITE_BLOCKING)
-        .at_least(7)
-        .keys(KeySpec::RW_ACCESS_UPDATE)
-        .docs(
-            "key owner LIMIT limit PX milliseconds [COUNT count] [BLOCK milliseconds] [SESSION GRACE milliseconds]",
-            "Takes permits of a semaphore for a time, or waits for them in the order of arrival.",
-            "O(N) with N permits that are held",
-        ),
-    lock_spec("SEM.INFO", info, Flags::READONLY).exactly(2).keys(KeySpec::RO_ACCESS).docs(
-        "key",
-        "Returns the permits of a semaphore that are held.",
-        "O(N) with N permits",
-    ),
-    lock_spec("SEM.RELEASE", release, Flags::WRITE_FAST)
-        .at_least(3)
-        .keys(KeySpec::RW_ACCESS_DELETE)
-        .docs(
-            "key permit [permit ...]",
-            "Gives permits back, and serves the clients that wait for them.",
-            "O(M*log(N)) with M permits of N",
-        ),
-    lock_spec("SEM.RENEW", renew, Flags::WRITE_FAST)
-        .exactly(5)
-        .keys(KeySpec::RW_ACCESS_UPDATE)
+    lock_spec("SEM.ACQUIRE", acquire, Flags::WRITE_BLOCKING).at_least(7).keys(KeySpec::RW_ACCESS_UPDATE)
+        .docs("key owner LIMIT limit PX milliseconds [COUNT count] [BLOCK milliseconds] [SESSION GRACE milliseconds]",
+            "Takes permits of a semaphore for a time, or waits for them in the order of arrival.", "O(N) with N permits that are held"),
+    lock_spec("SEM.INFO", info, Flags::READONLY).exactly(2).keys(KeySpec::RO_ACCESS)
+        .docs("key", "Returns the permits of a semaphore that are held.", "O(N) with N permits"),
+    lock_spec("SEM.RELEASE", release, Flags::WRITE_FAST).at_least(3).keys(KeySpec::RW_ACCESS_DELETE)
+        .docs("key permit [permit ...]", "Gives permits back, and serves the clients that wait for them.", "O(M*log(N)) with M permits of N"),
+    lock_spec("SEM.RENEW", renew, Flags::WRITE_FAST).exactly(5).keys(KeySpec::RW_ACCESS_UPDATE)
         .docs("key permit PX milliseconds", "Extends the time of a permit.", "O(log(N))"),
 ];
 
@@ -161,10 +147,11 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
     };
     own.truncate(asked.count);
     let (database, caller) = (ctx.core.keyspace.selected(), ctx.caller.client());
-    if let Some(client) = caller {
+    if let Some(client) = caller.filter(|_| !own.is_empty()) {
         let known: Vec<&[u8]> = own.iter().map(|(_, permit)| &**permit).collect();
         handed::know_permits(ctx.core, client, (database, key.bytes), &known);
     }
+    let renewed = (!own.is_empty()).then(|| renewed(ctx, key, &asked, (&own, until)));
     let known = own.len();
     let mut permits: Vec<(f64, Vec<u8>)> =
         own.into_iter().map(|(score, permit)| (score.max(until), permit)).collect();
@@ -180,6 +167,10 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
             let new = permits[known..].iter().map(|(_, permit)| permit.as_slice().into());
             handed::note_permits(ctx.core, client, (database, key.bytes), new.collect());
         }
+    }
+    // After new ones: these go first.
+    if let Some((client, renewed)) = caller.zip(renewed) {
+        ctx.core.state.handed.push_renewed(client, renewed);
     }
     if let Some(client) = ctx.caller.client()
         && let Some(grace_ms) = asked.grace_ms
@@ -201,6 +192,31 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
     ctx.reply.integer(fence as i64);
     ctx.reply.integer(asked.limit.saturating_sub(used + needed) as i64);
     Ok(Outcome::Replied)
+}
+
+/// Permits that are about to last until `until` at least, as they are now.
+fn renewed(
+    ctx: &Context<'_>,
+    key: Key<'_>,
+    asked: &Acquire<'_>,
+    (own, until): (&[(f64, Vec<u8>)], f64),
+) -> Box<Renewed> {
+    let permits = own.iter().map(|(before_ms, permit)| RenewedPermit {
+        permit: permit.as_slice().into(),
+        before_ms: *before_ms,
+        after_ms: before_ms.max(until),
+    });
+    let database = ctx.core.keyspace.selected();
+    let session =
+        asked.grace_ms.map(|_| ctx.core.keyspace.permits.of(database, key.bytes, asked.owner));
+    let (key, owner) = (key.bytes.into(), asked.owner.into());
+    Box::new(Renewed {
+        database,
+        key,
+        owner,
+        permits: permits.collect(),
+        session: session.map(Option::<&PermitSession>::cloned),
+    })
 }
 
 /// The fence that a permit names; 0 if it names none.
@@ -273,6 +289,10 @@ fn remove(
             set.remove(permit);
         }
     });
+    let database = ctx.core.keyspace.selected();
+    for permit in permits {
+        ctx.core.keyspace.permits.forget_permit(database, key.bytes, permit);
+    }
     ctx.core.keyspace.changed_by(permits.len() as u64, KeyspaceEvents::LOCK, event, key.bytes);
     ctx.instead_gathered(|_, request| {
         request.extend([b"ZREM".to_vec(), key.bytes.to_vec()]);

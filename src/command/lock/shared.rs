@@ -6,23 +6,24 @@
 //! queue.
 
 use super::{
-    Acquire, Granted, Waiting, Waits, check_room, grants_nothing_now, has_its_turn_later,
-    is_held_back, is_plain, leave_place, leave_to_confirm, longer_lease, ms_left,
-    needs_acks_that_failed, note_handover, note_held, reply_granted, reply_refused, wait_in_place,
-    write_alone,
+    Acquire, Waiting, Waits, check_room, grants_nothing_now, has_its_turn_later, is_held_back,
+    is_plain, leave_place, leave_to_confirm, longer_lease, ms_left, needs_acks_that_failed,
+    note_handover, note_held, reply_granted, reply_refused, wait_in_place, write_alone,
 };
-use crate::client::acks::Confirmed;
+use crate::client::acks::{Confirmed, Grant};
 use crate::clock::Deadline;
 use crate::collections::table::Slot;
 use crate::config::KeyspaceEvents;
 use crate::gate::readers::{self, Change};
-use crate::gate::{acks, locks, sessions};
+use crate::gate::{locks, sessions};
 use crate::keyspace::Key;
 use crate::keyspace::lock_history::HoldingEnd;
-use crate::keyspace::locks::{At, EndReason, Held, Session};
+use crate::keyspace::locks::{At, EndReason, Former, Held, Session};
 use crate::keyspace::waiting::Wanted;
 use crate::state::context::{CommandResult, Context, Effect, Origin, Outcome};
+use crate::types::hash::Hash;
 use crate::types::lock::{Lock, READERS_MAX};
+use crate::waiting::acks;
 
 /// Whether an owner that asks to read becomes one of the readers of a lock.
 pub(super) fn may_join(
@@ -72,8 +73,8 @@ fn answer(
         reply_granted(ctx, fence, 1, ms_left);
         return Outcome::Replied;
     }
-    let granted = Granted { taken, ..Granted::of(fence) };
-    leave_to_confirm(ctx, 1..2, asked, Confirmed::Lock { holds: 1 }, granted)
+    let granted = Grant { taken, ..Grant::of(fence, Confirmed::Lock { holds: 1 }) };
+    leave_to_confirm(ctx, 1..2, asked, ms_left, granted)
 }
 
 /// Adds a reader to the index, bound to the calling client.
@@ -104,8 +105,12 @@ pub(super) fn grant_again(
     asked: &Acquire<'_>,
 ) -> CommandResult {
     let at = At::reader(ctx.core.keyspace.selected(), key.bytes, asked.owner);
-    let held = ctx.core.keyspace.locks.get(at).map(|held| (held.fence, held.until()));
-    let Some((fence, Some(old))) = held else { return grant(ctx, key, asked) };
+    let before = ctx.core.keyspace.locks.get(at).cloned();
+    let Some((before, old)) = before.and_then(|held| held.until().map(|until| (held, until)))
+    else {
+        return grant(ctx, key, asked);
+    };
+    let fence = before.fence;
     let session = asked.session().or(lock.session);
     if session != lock.session {
         let new = longer_lease(ctx, Some(old), asked.lease_ms).unwrap_or(old);
@@ -114,6 +119,12 @@ pub(super) fn grant_again(
         ctx.effect = Effect::Instead;
     } else {
         prolong(ctx, at, asked.lease_ms);
+    }
+    if let Some(client) = ctx.caller.client() {
+        let replaced_by = ctx.core.keyspace.locks.get(at).and_then(Held::until);
+        let holdings = vec![(at.to_place(), before)];
+        let former = Former { fields: Vec::new(), deadline: None, replaced_by, holdings };
+        ctx.core.keyspace.locks.note_granted_again(at, fence, client, Some(Box::new(former)));
     }
     let ms_left = reader_ms_left(ctx, at);
     Ok(answer(ctx, asked, fence, ms_left, Vec::new()))
@@ -150,7 +161,9 @@ pub(super) fn become_writer(
     let database = ctx.core.keyspace.selected();
     if lock.readers == 1 && !grants_nothing_now(ctx) && !is_held_back(ctx, asked, 1..2) {
         let fence = ctx.core.keyspace.locks.fences.grant();
+        let before = former(ctx, key, slot);
         grant_alone(ctx, key, slot, lock, asked, fence);
+        note_replaced(ctx, key, fence, before);
         leave_place(ctx, Wanted::Lock, 1..2);
         let ms_left = ms_left(ctx, slot);
         return Ok(answer(ctx, asked, fence, ms_left, Vec::new()));
@@ -162,9 +175,11 @@ pub(super) fn become_writer(
     let waits = (waits, asked.grace_ms);
     let waiting = wait_in_place(ctx, Wanted::Lock, 1..2, waits, key, true)?;
     let queue = &ctx.core.keyspace.waiting;
-    let place = match waiting {
+    let (place, outcome) = match waiting {
         Waiting::Blocked(waits) => return waits,
-        Waiting::Async(ticket) => queue.place(database, key.bytes, Wanted::Lock, ticket),
+        Waiting::Async(wait) => {
+            (queue.place(database, key.bytes, Wanted::Lock, wait.ticket), Outcome::Waits(wait))
+        }
         Waiting::Not
             if lock.readers == 1
                 && asked.waits == Waits::Not
@@ -172,24 +187,25 @@ pub(super) fn become_writer(
         {
             return Err(acks::NO_REPLICAS);
         }
-        Waiting::Not => queue.len(database, key.bytes, Wanted::Lock),
+        Waiting::Not => (queue.len(database, key.bytes, Wanted::Lock), Outcome::Replied),
     };
     let holder = other_reader(ctx, key, asked.owner);
     let ms_left = ms_left(ctx, slot);
     reply_refused(ctx, ms_left, place, &holder);
-    Ok(Outcome::Replied)
+    Ok(outcome)
 }
 
 /// Whether another reader already waits at the head of the queue to become the writer.
 fn another_waits(ctx: &Context<'_>, key: Key<'_>, owner: &[u8]) -> bool {
     let database = ctx.core.keyspace.selected();
     let first = ctx.core.keyspace.waiting.at_head(database, key.bytes, Wanted::Lock);
-    let first = first.and_then(|(ticket, id)| ctx.core.state.lock_wait(ticket, id));
+    let first = first.and_then(|ticket| ctx.core.state.waits.get(ticket));
     ctx.origin == Origin::Client && first.is_some_and(|wait| wait.owner() != owner)
 }
 
 /// Makes the only reader the writer, with this fence. It keeps its session and a longer lease.
-/// LOCK.ACQUIRE does not take this back, even if the reply is lost: the owner held the lock before.
+/// LOCK.ACQUIRE does not take this back where replicas do not confirm it: the owner held the lock
+/// before.
 pub(super) fn grant_alone(
     ctx: &mut Context<'_>,
     key: Key<'_>,
@@ -215,6 +231,40 @@ pub(super) fn grant_alone(
     }
     note_held(ctx, key, fence, &alone);
     ctx.core.keyspace.locks.stats.grants += 1;
+}
+
+/// A lock that its owner holds, before a grant replaces its fence: nobody learns of that fence if
+/// the grant is taken back.
+pub(super) fn former(ctx: &Context<'_>, key: Key<'_>, slot: Slot) -> Former {
+    let (keyspace, database) = (&ctx.core.keyspace, ctx.core.keyspace.selected());
+    let mut fields = Vec::new();
+    if let Ok(hash) = keyspace.view::<Hash>(slot) {
+        hash.for_each(&keyspace.now(), |field, value| {
+            fields.push((field.to_vec(), value.to_vec()));
+        });
+    }
+    let places = keyspace.locks.holdings(database, key.bytes).into_iter();
+    let holdings =
+        places.filter_map(|place| Some((place.clone(), keyspace.locks.get(place.at())?.clone())));
+    let deadline = keyspace.entry(slot).deadline();
+    Former { fields, deadline, replaced_by: None, holdings: holdings.collect() }
+}
+
+/// Notes what a grant has replaced, until its reply has left; and returns it.
+pub(super) fn note_replaced(
+    ctx: &mut Context<'_>,
+    key: Key<'_>,
+    fence: u64,
+    before: Former,
+) -> (Box<[u8]>, Box<Former>) {
+    let slot = ctx.core.keyspace.find_quietly(key);
+    let replaced_by = slot.and_then(|slot| ctx.core.keyspace.entry(slot).deadline());
+    let former = Box::new(Former { replaced_by, ..before });
+    if let Some(client) = ctx.caller.client() {
+        let at = At::key(ctx.core.keyspace.selected(), key.bytes);
+        ctx.core.keyspace.locks.note_granted_again(at, fence, client, Some(former.clone()));
+    }
+    (key.bytes.into(), former)
 }
 
 /// One of a lock's readers besides `owner`; if there is none, `owner`.

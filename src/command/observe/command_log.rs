@@ -28,63 +28,31 @@ const fn commandlog(name: &'static str, handler: Handler) -> CommandSpec {
         .since("8.1.0")
 }
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    container(
-        "SLOWLOG",
-        &[
-            slowlog("GET", slowlog_get).at_least(2).tips(GET_TIPS).docs(
-                "[count]",
-                "Returns the latest slow requests.",
-                "O(N), N being the number of entries returned",
-            ),
-            slowlog("LEN", slowlog_len).tips(LEN_TIPS).docs(
-                "",
-                "Counts the entries of the slow log.",
-                "O(1)",
-            ),
-            slowlog("RESET", slowlog_reset).tips(RESET_TIPS).docs(
-                "",
-                "Empties the slow log.",
-                "O(N), N being the number of entries",
-            ),
-            slowlog("HELP", slowlog_help).flags(Flags::LOADING_STALE).since("6.2.0").docs(
-                "",
-                "Explains SLOWLOG.",
-                "O(1)",
-            ),
-        ],
-    )
-    .group(Group::Server)
-    .since("2.2.12")
-    .docs("", "Commands about slow requests.", "Depends on the subcommand"),
-    container(
-        "COMMANDLOG",
-        &[
-            commandlog("GET", get).exactly(4).tips(GET_TIPS).docs(
-                "count <SLOW | LARGE-REQUEST | LARGE-REPLY>",
-                "Returns the latest requests that were slow or large, or had a large reply.",
-                "O(N), N being the number of entries returned",
-            ),
-            commandlog("LEN", len).tips(LEN_TIPS).docs(
-                "<SLOW | LARGE-REQUEST | LARGE-REPLY>",
-                "Counts the entries of a command log.",
-                "O(1)",
-            ),
-            commandlog("RESET", reset).tips(RESET_TIPS).docs(
-                "<SLOW | LARGE-REQUEST | LARGE-REPLY>",
-                "Empties a command log.",
-                "O(N), N being the number of entries",
-            ),
-            commandlog("HELP", help).exactly(2).flags(Flags::LOADING_STALE).docs(
-                "",
-                "Explains COMMANDLOG.",
-                "O(1)",
-            ),
-        ],
-    )
-    .group(Group::Server)
-    .since("8.1.0")
-    .docs("", "Commands about slow and large requests.", "Depends on the subcommand"),
+    container("SLOWLOG", &[
+        slowlog("GET", slowlog_get).at_least(2).tips(GET_TIPS)
+            .docs("[count]", "Returns the latest slow requests.", "O(N), N being the number of entries returned"),
+        slowlog("LEN", slowlog_len).tips(LEN_TIPS)
+            .docs("", "Counts the entries of the slow log.", "O(1)"),
+        slowlog("RESET", slowlog_reset).tips(RESET_TIPS)
+            .docs("", "Empties the slow log.", "O(N), N being the number of entries"),
+        slowlog("HELP", slowlog_help).flags(Flags::LOADING_STALE).since("6.2.0")
+            .docs("", "Explains SLOWLOG.", "O(1)"),
+    ]).group(Group::Server).since("2.2.12")
+        .docs("", "Commands about slow requests.", "Depends on the subcommand"),
+    container("COMMANDLOG", &[
+        commandlog("GET", get).exactly(4).tips(GET_TIPS)
+            .docs("count <SLOW | LARGE-REQUEST | LARGE-REPLY>", "Returns the latest requests that were slow or large, or had a large reply.",
+                "O(N), N being the number of entries returned"),
+        commandlog("LEN", len).tips(LEN_TIPS)
+            .docs("<SLOW | LARGE-REQUEST | LARGE-REPLY>", "Counts the entries of a command log.", "O(1)"),
+        commandlog("RESET", reset).tips(RESET_TIPS)
+            .docs("<SLOW | LARGE-REQUEST | LARGE-REPLY>", "Empties a command log.", "O(N), N being the number of entries"),
+        commandlog("HELP", help).exactly(2).flags(Flags::LOADING_STALE)
+            .docs("", "Explains COMMANDLOG.", "O(1)"),
+    ]).group(Group::Server).since("8.1.0")
+        .docs("", "Commands about slow and large requests.", "Depends on the subcommand"),
 ];
 
 /// Default number of entries in SLOWLOG GET's reply.

@@ -14,14 +14,12 @@ use crate::state::spec::{Categories, CommandSpec, Flags, Group, spec};
 use crate::stats::commands::CommandStats;
 use crate::stats::{Counters, Durations, Rate};
 
-pub const COMMANDS: &[CommandSpec] = &[spec("INFO", info)
-    .at_least(1)
-    .flags(Flags::LOADING_STALE)
-    .categories(Categories::DANGEROUS)
-    .group(Group::Server)
-    .since("1.0.0")
-    .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
-    .docs("[section [section ...]]", "Returns facts and statistics about the server.", "O(1)")];
+#[rustfmt::skip]
+pub const COMMANDS: &[CommandSpec] = &[
+    spec("INFO", info).at_least(1).flags(Flags::LOADING_STALE).categories(Categories::DANGEROUS).group(Group::Server).since("1.0.0")
+        .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
+        .docs("[section [section ...]]", "Returns facts and statistics about the server.", "O(1)"),
+];
 
 /// `INFO [section ...]`: text as a bulk string (RESP3: verbatim).
 fn info(ctx: &mut Context<'_>) -> CommandResult {

@@ -21,44 +21,25 @@ const fn latency(name: &'static str, handler: Handler) -> CommandSpec {
         .tips(NONDETERMINISTIC)
 }
 
-pub const COMMANDS: &[CommandSpec] = &[container(
-    "LATENCY",
-    &[
+#[rustfmt::skip]
+pub const COMMANDS: &[CommandSpec] = &[
+    container("LATENCY", &[
         latency("DOCTOR", latency_doctor).docs("", "Describes latency spikes in words.", "O(1)"),
-        latency("GRAPH", latency_graph).exactly(3).docs(
-            "event",
-            "Draws a graph of the latest spikes of an event.",
-            "O(1)",
-        ),
-        latency("HISTOGRAM", latency_histogram).at_least(2).since("7.0.0").docs(
-            "[command [command ...]]",
-            "Returns histograms of the times that commands took.",
-            "O(N), N being the number of commands",
-        ),
-        latency("HISTORY", latency_history).exactly(3).docs(
-            "event",
-            "Returns the latest spikes of an event.",
-            "O(1)",
-        ),
-        latency("LATEST", latency_latest).docs(
-            "",
-            "Returns the latest and the worst spike of each event.",
-            "O(1)",
-        ),
-        latency("RESET", latency_reset)
-            .at_least(2)
-            .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
+        latency("GRAPH", latency_graph).exactly(3)
+            .docs("event", "Draws a graph of the latest spikes of an event.", "O(1)"),
+        latency("HISTOGRAM", latency_histogram).at_least(2).since("7.0.0")
+            .docs("[command [command ...]]", "Returns histograms of the times that commands took.", "O(N), N being the number of commands"),
+        latency("HISTORY", latency_history).exactly(3)
+            .docs("event", "Returns the latest spikes of an event.", "O(1)"),
+        latency("LATEST", latency_latest)
+            .docs("", "Returns the latest and the worst spike of each event.", "O(1)"),
+        latency("RESET", latency_reset).at_least(2).tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
             .docs("[event [event ...]]", "Deletes the spikes of some or all events.", "O(1)"),
-        latency("HELP", latency_help).flags(Flags::LOADING_STALE).tips(&[]).docs(
-            "",
-            "Explains LATENCY.",
-            "O(1)",
-        ),
-    ],
-)
-.group(Group::Server)
-.since("2.8.13")
-.docs("", "Commands about latency.", "Depends on the subcommand")];
+        latency("HELP", latency_help).flags(Flags::LOADING_STALE).tips(&[])
+            .docs("", "Explains LATENCY.", "O(1)"),
+    ]).group(Group::Server).since("2.8.13")
+        .docs("", "Commands about latency.", "Depends on the subcommand"),
+];
 
 /// `LATENCY LATEST`: for each event its name, Unix time and milliseconds of the latest spike, and
 /// the worst spike; for Valkey the sum and number of all spikes too.

@@ -2,8 +2,10 @@
 
 use crate::collections::table::{Entry, ValueRef};
 use crate::command::help::reply_help;
+use crate::config::Choice;
 use crate::error::CommandError;
 use crate::figures::memory::{MemoryUse, excess, ratio};
+use crate::state::Core;
 use crate::state::context::{CommandResult, Context, Outcome};
 use crate::state::spec::{CommandSpec, Flags, Group, Handler, KeyFlags, container, key, spec};
 use crate::sys::{alloc, jemalloc};
@@ -16,42 +18,23 @@ const fn memory(name: &'static str, handler: Handler) -> CommandSpec {
 const NONDETERMINISTIC: &[&str] =
     &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"];
 
-pub const COMMANDS: &[CommandSpec] = &[container(
-    "MEMORY",
-    &[
-        memory("DOCTOR", doctor).tips(NONDETERMINISTIC).docs(
-            "",
-            "Describes problems with memory in words.",
-            "O(1)",
-        ),
+#[rustfmt::skip]
+pub const COMMANDS: &[CommandSpec] = &[
+    container("MEMORY", &[
+        memory("DOCTOR", doctor).tips(NONDETERMINISTIC)
+            .docs("", "Describes problems with memory in words.", "O(1)"),
         memory("HELP", help).flags(Flags::LOADING_STALE).docs("", "Explains MEMORY.", "O(1)"),
-        memory("MALLOC-STATS", malloc_stats).tips(NONDETERMINISTIC).docs(
-            "",
-            "Returns the allocator's report.",
-            "Depends on how much is allocated",
-        ),
-        memory("PURGE", purge)
-            .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
+        memory("MALLOC-STATS", malloc_stats).tips(NONDETERMINISTIC)
+            .docs("", "Returns the allocator's report.", "Depends on how much is allocated"),
+        memory("PURGE", purge).tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
             .docs("", "Returns unused memory to the system.", "Depends on how much is allocated"),
-        memory("STATS", stats).tips(NONDETERMINISTIC).docs(
-            "",
-            "Returns details of the memory used.",
-            "O(1)",
-        ),
-        memory("USAGE", usage)
-            .at_least(3)
-            .flags(Flags::READONLY)
-            .keys(&[key(2, KeyFlags::RO)])
-            .docs(
-                "key [SAMPLES count]",
-                "Estimates the bytes a key and its value take.",
-                "O(N), N being the number of samples",
-            ),
-    ],
-)
-.group(Group::Server)
-.since("4.0.0")
-.docs("", "Commands about memory.", "Depends on the subcommand")];
+        memory("STATS", stats).tips(NONDETERMINISTIC)
+            .docs("", "Returns details of the memory used.", "O(1)"),
+        memory("USAGE", usage).at_least(3).flags(Flags::READONLY).keys(&[key(2, KeyFlags::RO)])
+            .docs("key [SAMPLES count]", "Estimates the bytes a key and its value take.", "O(N), N being the number of samples"),
+    ]).group(Group::Server).since("4.0.0")
+        .docs("", "Commands about memory.", "Depends on the subcommand"),
+];
 
 /// A key's share of the table: 8 bytes in a bucket, at a load of four fifths.
 const TABLE_SHARE: usize = 10;
@@ -177,13 +160,26 @@ const CLIENT_BYTES_MAX: usize = 200 << 10;
 /// `MEMORY DOCTOR`: a human-readable report.
 fn doctor(ctx: &mut Context<'_>) -> CommandResult {
     let memory = MemoryUse::measure(ctx.core);
-    let report = diagnose(&memory, ctx.core.state.clients.len());
+    let report = diagnose(&memory, ctx.core.state.clients.len(), cost_of_limit(ctx.core));
     ctx.reply.verbatim(b"txt", report.as_bytes());
     Ok(Outcome::Replied)
 }
 
-fn diagnose(memory: &MemoryUse, clients: usize) -> String {
-    if memory.used < DOCTOR_BYTES_MIN {
+/// A finding: what `maxmemory` has cost, if anything.
+fn cost_of_limit(core: &Core) -> Option<String> {
+    let (evicted, refused) = (core.keyspace.stats.evicted, core.state.stats.out_of_memory_errors());
+    (evicted + refused > 0).then(|| {
+        format!(
+            "Limit: {evicted} keys were evicted and {refused} requests refused, since the start or \
+             CONFIG RESETSTAT, to keep memory within maxmemory ({}). maxmemory-protect names keys \
+             that are never evicted; locks and semaphores are not, either.",
+            core.state.config.maxmemory_policy.word()
+        )
+    })
+}
+
+fn diagnose(memory: &MemoryUse, clients: usize, cost: Option<String>) -> String {
+    if memory.used < DOCTOR_BYTES_MIN && cost.is_none() {
         return "This server holds next to nothing: there is too little to judge by.\n".into();
     }
     let jemalloc::AllocatorStats { allocated, active, resident } = memory.allocator;
@@ -221,7 +217,9 @@ fn diagnose(memory: &MemoryUse, clients: usize) -> String {
     let found: Vec<String> = findings
         .iter()
         .filter(|(is_so, _)| *is_so)
-        .map(|(_, text)| format!(" * {text}\n\n"))
+        .map(|(_, text)| (*text).to_owned())
+        .chain(cost)
+        .map(|text| format!(" * {text}\n\n"))
         .collect();
     if found.is_empty() {
         return "No trouble with memory was found.\n".into();
@@ -292,13 +290,13 @@ mod tests {
 
     #[test]
     fn the_doctor_names_what_is_wrong_and_nothing_else() {
-        assert_eq!(diagnose(&healthy(), 1), "No trouble with memory was found.\n");
+        assert_eq!(diagnose(&healthy(), 1, None), "No trouble with memory was found.\n");
         let peak = MemoryUse { peak: 200 << 20, ..healthy() };
-        assert!(diagnose(&peak, 1).contains("* Peak"));
+        assert!(diagnose(&peak, 1, None).contains("* Peak"));
         let clients = MemoryUse { clients: 50 << 20, ..healthy() };
-        assert!(diagnose(&clients, 1).contains("* Client buffers"));
-        assert!(!diagnose(&clients, 1000).contains("* Client buffers"));
+        assert!(diagnose(&clients, 1, None).contains("* Client buffers"));
+        assert!(!diagnose(&clients, 1000, None).contains("* Client buffers"));
         let empty = MemoryUse { used: 1000, ..healthy() };
-        assert!(diagnose(&empty, 0).contains("next to nothing"));
+        assert!(diagnose(&empty, 0, None).contains("next to nothing"));
     }
 }

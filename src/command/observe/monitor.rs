@@ -5,13 +5,11 @@ use crate::error::CommandError;
 use crate::state::context::{CommandResult, Context, Origin, Outcome};
 use crate::state::spec::{CommandSpec, Flags, Group, spec};
 
-pub const COMMANDS: &[CommandSpec] = &[spec("MONITOR", monitor)
-    .exactly(1)
-    .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
-    .with(Flags::NEEDS_CLIENT)
-    .group(Group::Server)
-    .since("1.0.0")
-    .docs("", "Streams every command that the server runs.", "O(1)")];
+#[rustfmt::skip]
+pub const COMMANDS: &[CommandSpec] = &[
+    spec("MONITOR", monitor).exactly(1).flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE).with(Flags::NEEDS_CLIENT).group(Group::Server).since("1.0.0")
+        .docs("", "Streams every command that the server runs.", "O(1)"),
+];
 
 const IN_TRANSACTION: CommandError =
     CommandError::Text("ERR MONITOR isn't allowed for DENY BLOCKING client");

@@ -5,16 +5,11 @@ use crate::roles::failover;
 use crate::state::context::{CommandResult, Context, Outcome};
 use crate::state::spec::{CommandSpec, Flags, Group, spec};
 
-pub const COMMANDS: &[CommandSpec] = &[spec("FAILOVER", fail_over)
-    .at_least(1)
-    .flags(Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::STALE))
-    .group(Group::Server)
-    .since("6.2.0")
-    .docs(
-        "[TO <host port [FORCE]>] [ABORT] [TIMEOUT milliseconds]",
-        "Makes a replica the primary, and this server its replica.",
-        "O(1)",
-    )];
+#[rustfmt::skip]
+pub const COMMANDS: &[CommandSpec] = &[
+    spec("FAILOVER", fail_over).at_least(1).flags(Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::STALE)).group(Group::Server).since("6.2.0")
+        .docs("[TO <host port [FORCE]>] [ABORT] [TIMEOUT milliseconds]", "Makes a replica the primary, and this server its replica.", "O(1)"),
+];
 
 const IN_CLUSTER: CommandError = CommandError::Text(
     "ERR FAILOVER not allowed in cluster mode. Use CLUSTER FAILOVER command instead.",

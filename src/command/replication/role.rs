@@ -3,42 +3,21 @@
 use crate::command::set_oom_score;
 use crate::error::CommandError;
 use crate::gate::limits::describe_for_log;
-use crate::roles::{following, restart};
+use crate::roles::{following, promoted, restart};
 use crate::state::context::{CommandResult, Context, Outcome};
 use crate::state::spec::{Categories, CommandSpec, Flags, Group, spec};
 use crate::sys::log::notice;
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    spec("ROLE", role)
-        .exactly(1)
-        .flags(Flags::LOADING_STALE.union(Flags::FAST).union(Flags::NOSCRIPT))
-        .categories(Categories::ADMIN_DANGEROUS)
-        .group(Group::Server)
-        .since("2.8.12")
+    spec("ROLE", role).exactly(1).flags(Flags::LOADING_STALE.union(Flags::FAST).union(Flags::NOSCRIPT)).categories(Categories::ADMIN_DANGEROUS)
+        .group(Group::Server).since("2.8.12")
         .docs("", "Returns the server's role in replication.", "O(1)"),
-    spec("REPLICAOF", replicaof)
-        .exactly(3)
-        .flags(REPLICAOF_FLAGS)
-        .with(Flags::NEEDS_CLIENT)
-        .group(Group::Server)
-        .since("5.0.0")
-        .docs(
-            "<host port | NO ONE>",
-            "Makes this server a replica of another one, or a primary.",
-            "O(1)",
-        ),
-    spec("SLAVEOF", replicaof)
-        .exactly(3)
-        .flags(REPLICAOF_FLAGS)
-        .with(Flags::NEEDS_CLIENT)
-        .group(Group::Server)
-        .since("1.0.0")
+    spec("REPLICAOF", replicaof).exactly(3).flags(REPLICAOF_FLAGS).with(Flags::NEEDS_CLIENT).group(Group::Server).since("5.0.0")
+        .docs("<host port | NO ONE>", "Makes this server a replica of another one, or a primary.", "O(1)"),
+    spec("SLAVEOF", replicaof).exactly(3).flags(REPLICAOF_FLAGS).with(Flags::NEEDS_CLIENT).group(Group::Server).since("1.0.0")
         .deprecated("5.0.0", "`REPLICAOF`")
-        .docs(
-            "<host port | NO ONE>",
-            "Makes this server a replica of another one, or a primary.",
-            "O(1)",
-        ),
+        .docs("<host port | NO ONE>", "Makes this server a replica of another one, or a primary.", "O(1)"),
 ];
 
 const REPLICAOF_FLAGS: Flags =
@@ -73,7 +52,8 @@ fn role(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Makes this replica a primary. This changes the leases of sessions, and the changes are repeated.
+/// Makes this replica a primary. This changes the leases of sessions, and the changes are
+/// replicated.
 pub(super) fn take_over(ctx: &mut Context<'_>) {
     let before = ctx.core.keyspace.changes_by_commands();
     following::unfollow(ctx.core);
@@ -92,6 +72,7 @@ fn replicaof(ctx: &mut Context<'_>) -> CommandResult {
     let (id, is_replica) = (ctx.client_id(), ctx.core.state.replication.is_replica());
     if host.eq_ignore_ascii_case(b"no") && port.eq_ignore_ascii_case(b"one") {
         restart::confirm(&mut ctx.core.state);
+        promoted::forget(&mut ctx.core.state);
         if is_replica {
             take_over(ctx);
             tell_system(ctx);

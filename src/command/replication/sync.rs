@@ -20,29 +20,15 @@ const SYNC: Flags = Flags::ADMIN
     .union(Flags::NOSCRIPT)
     .union(Flags::NEEDS_CLIENT);
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    spec("SYNC", sync).exactly(1).flags(SYNC).group(Group::Server).since("1.0.0").docs(
-        "",
-        "Turns the connection into a replica's, which gets all data and then the stream.",
-        "O(N), N keys",
-    ),
-    spec("PSYNC", psync).at_least(3).flags(SYNC).group(Group::Server).since("2.8.0").docs(
-        "replicationid offset",
-        "Turns the connection into a replica's, which gets the data it lacks.",
-        "O(1), or O(N) for N keys where it lacks all",
-    ),
-    spec("REPLCONF", replconf)
-        .at_least(1)
-        .flags(
-            Flags::ADMIN
-                .union(Flags::ALLOW_BUSY)
-                .union(Flags::LOADING)
-                .union(Flags::NOSCRIPT)
-                .union(Flags::STALE)
-                .union(Flags::NEEDS_CLIENT),
-        )
-        .group(Group::Server)
-        .since("3.0.0")
+    spec("SYNC", sync).exactly(1).flags(SYNC).group(Group::Server).since("1.0.0")
+        .docs("", "Turns the connection into a replica's, which gets all data and then the stream.", "O(N), N keys"),
+    spec("PSYNC", psync).at_least(3).flags(SYNC).group(Group::Server).since("2.8.0")
+        .docs("replicationid offset", "Turns the connection into a replica's, which gets the data it lacks.", "O(1), or O(N) for N keys where it lacks all"),
+    spec("REPLCONF", replconf).at_least(1)
+        .flags(Flags::ADMIN.union(Flags::ALLOW_BUSY).union(Flags::LOADING).union(Flags::NOSCRIPT).union(Flags::STALE).union(Flags::NEEDS_CLIENT))
+        .group(Group::Server).since("3.0.0")
         .docs("", "Informs a primary about its replica and the replica's offset.", "O(1)"),
 ];
 

@@ -1,44 +1,28 @@
-//! WAIT and WAITAOF: waiting until replicas have the client's writes. Once a turn, `gate/waking.rs`
-//! (`serve_acks`) ends the waits for which enough replicas have acknowledged. `gate/acks.rs` counts
-//! the replicas and writes the reply.
+//! WAIT and WAITAOF: waiting until replicas have the client's writes. Once a turn,
+//! `waiting/waking.rs` (`serve_acks`) ends the waits for which enough replicas have acknowledged.
+//! `waiting/acks.rs` counts the replicas and writes the reply.
 
 use crate::client::ClientFlags;
 use crate::client::acks::{LOST, OnDisk};
+use crate::command::timeout::TimeoutUnit;
 use crate::durability::persistence;
 use crate::error::CommandError;
-use crate::gate::acks;
-use crate::gate::blocking::TimeoutUnit;
+use crate::keyspace::waiting::Wanted;
 use crate::persist::aof::log::LogOffset;
-use crate::state::context::{AcksAwaited, CommandResult, Context, Outcome, Replicas};
+use crate::state::context::{AcksAwaited, CommandResult, Context, On, Outcome, Replicas};
 use crate::state::spec::{Categories, CommandSpec, Flags, Group, spec};
+use crate::waiting::acks;
 
 const TIPS: &[&str] = &["request_policy:all_shards", "response_policy:agg_min"];
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    spec("WAIT", wait)
-        .exactly(3)
-        .flags(Flags::NO_SCRIPT_BEFORE_7_2.union(Flags::NEEDS_CLIENT))
-        .categories(Categories::CONNECTION)
-        .group(Group::Generic)
-        .since("3.0.0")
-        .tips(TIPS)
-        .docs(
-            "<numreplicas | ALL> timeout",
-            "Waits until replicas have this connection's writes.",
-            "O(1)",
-        ),
-    spec("WAITAOF", wait_aof)
-        .exactly(4)
-        .flags(Flags::BLOCKING.union(Flags::NEEDS_CLIENT))
-        .categories(Categories::CONNECTION)
-        .group(Group::Generic)
-        .since("7.2.0")
-        .tips(TIPS)
-        .docs(
-            "numlocal numreplicas timeout",
-            "Waits until this connection's writes are on disk, here and on replicas.",
-            "O(1)",
-        ),
+    spec("WAIT", wait).exactly(3).flags(Flags::NO_SCRIPT_BEFORE_7_2.union(Flags::NEEDS_CLIENT)).categories(Categories::CONNECTION).group(Group::Generic)
+        .since("3.0.0").tips(TIPS)
+        .docs("<numreplicas | ALL> timeout", "Waits until replicas have this connection's writes.", "O(1)"),
+    spec("WAITAOF", wait_aof).exactly(4).flags(Flags::BLOCKING.union(Flags::NEEDS_CLIENT)).categories(Categories::CONNECTION).group(Group::Generic)
+        .since("7.2.0").tips(TIPS)
+        .docs("numlocal numreplicas timeout", "Waits until this connection's writes are on disk, here and on replicas.", "O(1)"),
 ];
 
 const WAIT_ON_REPLICA: CommandError = CommandError::Text(
@@ -87,7 +71,7 @@ fn wait(ctx: &mut Context<'_>) -> CommandResult {
         Replicas::All => ctx.core.state.stream_end(),
         Replicas::Count(_) => offset(ctx),
     };
-    finish(ctx, AcksAwaited { offset, replicas, on_disk: None, deadline_us })
+    finish(ctx, AcksAwaited { offset, replicas, on_disk: None }, deadline_us)
 }
 
 /// `WAITAOF numlocal numreplicas timeout`: an array of 1 if the client's writes are on this
@@ -115,10 +99,10 @@ fn wait_aof(ctx: &mut Context<'_>) -> CommandResult {
         _ => ctx.core.state.persistence.depends_on(),
     };
     let on_disk = Some(OnDisk { logged, here_too: local == 1 });
-    finish(ctx, AcksAwaited { offset, replicas, on_disk, deadline_us })
+    finish(ctx, AcksAwaited { offset, replicas, on_disk }, deadline_us)
 }
 
-fn finish(ctx: &mut Context<'_>, awaited: AcksAwaited) -> CommandResult {
+fn finish(ctx: &mut Context<'_>, awaited: AcksAwaited, deadline_us: Option<i64>) -> CommandResult {
     // Nobody waits for a lost offset.
     let is_over = awaited.offset == LOST || acks::are_enough(&ctx.core.state, &awaited);
     if !ctx.may_wait() || is_over {
@@ -126,5 +110,6 @@ fn finish(ctx: &mut Context<'_>, awaited: AcksAwaited) -> CommandResult {
         return Ok(Outcome::Replied);
     }
     ctx.core.state.replication.wants_acks = true;
-    Ok(Outcome::AwaitsAcks(Box::new(awaited)))
+    let on = On::Acks(Box::new(awaited));
+    Ok(Outcome::Waits(ctx.wait(Wanted::Acks, on, deadline_us)))
 }

@@ -12,7 +12,7 @@ use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::Range;
 use crate::script::functions::{
-    ENGINE, LOAD_TIME_MAX_MS, Libraries, Library, Loader, RestorePolicy,
+    COMPILING, ENGINE, LOAD_TIME_MAX_MS, Libraries, Library, Loader, RestorePolicy,
 };
 use crate::script::lua::Lua;
 use crate::script::shebang::ScriptFlags;
@@ -26,36 +26,16 @@ use crate::sys::log::Level;
 const ALTERS: Flags = Flags::NOSCRIPT.union(Flags::WRITE);
 const TAKES_IN: Flags = ALTERS.union(Flags::DENYOOM);
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    spec("FCALL", |ctx| fcall(ctx, false))
-        .at_least(3)
-        .keys(script::ANY_KEYS)
-        .flags(script::RUNS)
-        .with(Flags::RUNS_FUNCTION)
-        .group(Group::Scripting)
+    spec("FCALL", |ctx| fcall(ctx, false)).at_least(3).keys(script::ANY_KEYS).flags(script::RUNS).with(Flags::RUNS_FUNCTION).group(Group::Scripting)
         .since("7.0.0")
-        .docs(
-            "function numkeys [key [key ...]] [arg [arg ...]]",
-            "Runs a function of a library.",
-            "Depends on the function",
-        ),
-    spec("FCALL_RO", |ctx| fcall(ctx, true))
-        .at_least(3)
-        .keys(script::READ_KEYS)
-        .flags(script::READS)
-        .with(Flags::RUNS_FUNCTION)
-        .group(Group::Scripting)
+        .docs("function numkeys [key [key ...]] [arg [arg ...]]", "Runs a function of a library.", "Depends on the function"),
+    spec("FCALL_RO", |ctx| fcall(ctx, true)).at_least(3).keys(script::READ_KEYS).flags(script::READS).with(Flags::RUNS_FUNCTION).group(Group::Scripting)
         .since("7.0.0")
-        .docs(
-            "function numkeys [key [key ...]] [arg [arg ...]]",
-            "Runs a function of a library that only reads.",
-            "Depends on the function",
-        ),
-    container("FUNCTION", SUBCOMMANDS).group(Group::Scripting).since("7.0.0").docs(
-        "",
-        "Manages libraries of functions.",
-        "Depends on the subcommand",
-    ),
+        .docs("function numkeys [key [key ...]] [arg [arg ...]]", "Runs a function of a library that only reads.", "Depends on the function"),
+    container("FUNCTION", SUBCOMMANDS).group(Group::Scripting).since("7.0.0")
+        .docs("", "Manages libraries of functions.", "Depends on the subcommand"),
 ];
 
 const fn subcommand(name: &'static str, handler: crate::state::spec::Handler) -> CommandSpec {
@@ -66,67 +46,27 @@ const fn subcommand(name: &'static str, handler: crate::state::spec::Handler) ->
         .since("7.0.0")
 }
 
+#[rustfmt::skip]
 const SUBCOMMANDS: &[CommandSpec] = &[
-    subcommand("DELETE", delete)
-        .exactly(3)
-        .flags(ALTERS)
-        .docs("library-name", "Deletes a library and its functions.", "O(1)")
-        .tips(&["request_policy:all_shards", "response_policy:all_succeeded"]),
-    subcommand("DUMP", dump).exactly(2).docs(
-        "",
-        "Returns all libraries as bytes for FUNCTION RESTORE.",
-        "O(N), N functions",
-    ),
-    subcommand("FLUSH", flush)
-        .at_least(2)
-        .flags(ALTERS)
-        .docs("[ASYNC | SYNC]", "Deletes all libraries.", "O(N), N functions")
-        .tips(&["request_policy:all_shards", "response_policy:all_succeeded"]),
-    subcommand("HELP", help).exactly(2).flags(Flags::LOADING_STALE).docs(
-        "",
-        "Lists the subcommands.",
-        "O(1)",
-    ),
-    subcommand("KILL", kill)
-        .at_least(2)
-        .flags(Flags::NOSCRIPT.union(Flags::ALLOW_BUSY))
-        .docs(
-            "[ROLLBACK]",
-            "Ends the function that keeps the server busy.",
-            "O(1), with ROLLBACK O(N), N keys it has changed",
-        )
-        .tips(&["request_policy:all_shards", "response_policy:one_succeeded"]),
-    subcommand("LIST", list)
-        .at_least(2)
-        .docs(
-            "[LIBRARYNAME library-name-pattern] [WITHCODE]",
-            "Lists libraries and their functions.",
-            "O(N), N functions",
-        )
-        .tips(&["nondeterministic_output_order"]),
-    subcommand("LOAD", load)
-        .at_least(3)
-        .flags(TAKES_IN)
-        .docs(
-            "[REPLACE] function-code",
-            "Loads a library of functions.",
-            "O(1) and what its code takes",
-        )
-        .tips(&["request_policy:all_shards", "response_policy:all_succeeded"]),
-    subcommand("RESTORE", restore)
-        .at_least(3)
-        .flags(TAKES_IN)
-        .docs(
-            "serialized-value [FLUSH | APPEND | REPLACE]",
-            "Loads the libraries of a dump.",
-            "O(N), N functions",
-        )
-        .tips(&["request_policy:all_shards", "response_policy:all_succeeded"]),
-    subcommand("STATS", stats)
-        .exactly(2)
-        .flags(Flags::NOSCRIPT.union(Flags::ALLOW_BUSY))
-        .docs("", "Describes the running function, and counts functions.", "O(1)")
-        .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"]),
+    subcommand("DELETE", delete).exactly(3).flags(ALTERS).tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
+        .docs("library-name", "Deletes a library and its functions.", "O(1)"),
+    subcommand("DUMP", dump).exactly(2)
+        .docs("", "Returns all libraries as bytes for FUNCTION RESTORE.", "O(N), N functions"),
+    subcommand("FLUSH", flush).at_least(2).flags(ALTERS).tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
+        .docs("[ASYNC | SYNC]", "Deletes all libraries.", "O(N), N functions"),
+    subcommand("HELP", help).exactly(2).flags(Flags::LOADING_STALE)
+        .docs("", "Lists the subcommands.", "O(1)"),
+    subcommand("KILL", kill).at_least(2).flags(Flags::NOSCRIPT.union(Flags::ALLOW_BUSY)).tips(&["request_policy:all_shards", "response_policy:one_succeeded"])
+        .docs("[ROLLBACK]", "Ends the function that keeps the server busy.", "O(1), with ROLLBACK O(N), N keys it has changed"),
+    subcommand("LIST", list).at_least(2).tips(&["nondeterministic_output_order"])
+        .docs("[LIBRARYNAME library-name-pattern] [WITHCODE]", "Lists libraries and their functions.", "O(N), N functions"),
+    subcommand("LOAD", load).at_least(3).flags(TAKES_IN).tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
+        .docs("[REPLACE] function-code", "Loads a library of functions.", "O(1) and what its code takes"),
+    subcommand("RESTORE", restore).at_least(3).flags(TAKES_IN).tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
+        .docs("serialized-value [FLUSH | APPEND | REPLACE]", "Loads the libraries of a dump.", "O(N), N functions"),
+    subcommand("STATS", stats).exactly(2).flags(Flags::NOSCRIPT.union(Flags::ALLOW_BUSY))
+        .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
+        .docs("", "Describes the running function, and counts functions.", "O(1)"),
 ];
 
 const NOT_FOUND: CommandError = CommandError::Text("ERR Function not found");
@@ -164,6 +104,7 @@ fn call(ctx: &mut Context<'_>, engine: &mut Engine, read_only: bool) -> CommandR
     let result = lua.run_function(
         Run {
             function: callee.function,
+            source: &callee.code,
             keys: args.iter_from(3).take(keys),
             args: args.iter_from(3 + keys),
             host: &mut host,
@@ -256,7 +197,12 @@ fn with_loader(
     let mut loader = Loader { lua, host: &mut host, limits, time_max_ms };
     let result = f(libraries, &mut loader);
     ctx.core.state.scripts.put_engine(engine);
-    result.map_err(|text| CommandError::of_parts(&[&b"ERR "[..], &text]))
+    result.map_err(|text| {
+        if let Some(words) = text.strip_prefix(COMPILING) {
+            script::log_compiler_limit(ctx, words);
+        }
+        CommandError::of_parts(&[&b"ERR "[..], &text])
+    })
 }
 
 /// Runs `f` with the libraries.

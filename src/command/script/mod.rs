@@ -4,6 +4,7 @@
 //! script's access to the server: each call is looked up, checked by the rules for scripts, and run
 //! by the gate.
 
+mod debug;
 pub(crate) mod function;
 
 use crate::ids::CommandId;
@@ -11,12 +12,13 @@ use std::borrow::Cow;
 
 use crate::command::help::reply_help;
 use crate::config::{BusyScriptPolicy, Choice};
-use crate::durability::persistence;
+use crate::durability::{persistence, scripts};
 use crate::error::CommandError;
 use crate::gate::admit::{Refused, admit_scripted, busy};
 use crate::gate::cluster;
 use crate::gate::evict::{self, Room};
 use crate::gate::execute::{Call, Gate, Request};
+use crate::gate::locks;
 use crate::gate::monitor;
 use crate::gate::moving;
 use crate::gate::slot_costs;
@@ -28,7 +30,7 @@ use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::resp::request::Range;
 use crate::roles::cluster as node;
 use crate::roles::replicas;
-use crate::script::cache::{Sha, hex};
+use crate::script::cache::{Sha, hex, sha1};
 use crate::script::lua::{Failure, Returned};
 use crate::script::shebang::{BadShebang, ScriptFlags};
 use crate::script::{
@@ -56,130 +58,46 @@ pub(crate) const READS: Flags = Flags::NOSCRIPT
     .union(Flags::MOVABLEKEYS)
     .union(Flags::READONLY);
 
-const fn noted(spec: KeySpec, notes: &'static str) -> KeySpec {
-    KeySpec { notes: Some(notes), ..spec }
-}
-
-pub(crate) const ANY_KEYS: &[KeySpec] = &[noted(
-    counted_keys(2, KeyFlags::RW_ACCESS_UPDATE),
-    "We cannot tell how the keys will be used so we assume the worst, RW and UPDATE",
-)];
-pub(crate) const READ_KEYS: &[KeySpec] = &[noted(
-    counted_keys(2, KeyFlags::RO_ACCESS),
-    "We cannot tell how the keys will be used so we assume the worst, RO and ACCESS",
-)];
+pub(crate) const ANY_KEYS: &[KeySpec] = &[counted_keys(2, KeyFlags::RW_ACCESS_UPDATE)
+    .noted("We cannot tell how the keys will be used so we assume the worst, RW and UPDATE")];
+pub(crate) const READ_KEYS: &[KeySpec] = &[counted_keys(2, KeyFlags::RO_ACCESS)
+    .noted("We cannot tell how the keys will be used so we assume the worst, RO and ACCESS")];
 
 const COST: &str = "Depends on the script";
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    spec("EVAL", |ctx| eval(ctx, false))
-        .at_least(3)
-        .keys(ANY_KEYS)
-        .flags(RUNS)
-        .with(Flags::RUNS_BODY)
-        .group(Group::Scripting)
-        .since("2.6.0")
+    spec("EVAL", |ctx| eval(ctx, false)).at_least(3).keys(ANY_KEYS).flags(RUNS).with(Flags::RUNS_BODY).group(Group::Scripting).since("2.6.0")
         .docs("script numkeys [key [key ...]] [arg [arg ...]]", "Runs a Lua script.", COST),
-    spec("EVALSHA", |ctx| eval_sha(ctx, false))
-        .at_least(3)
-        .keys(&[counted_keys(2, KeyFlags::RW_ACCESS_UPDATE)])
-        .flags(RUNS)
-        .with(Flags::RUNS_SHA)
-        .group(Group::Scripting)
-        .since("2.6.0")
-        .docs(
-            "sha1 numkeys [key [key ...]] [arg [arg ...]]",
-            "Runs a cached Lua script, by the SHA1 of its body.",
-            COST,
-        ),
-    spec("EVAL_RO", |ctx| eval(ctx, true))
-        .at_least(3)
-        .keys(READ_KEYS)
-        .flags(READS)
-        .with(Flags::RUNS_BODY)
-        .group(Group::Scripting)
-        .since("7.0.0")
-        .docs(
-            "script numkeys [key [key ...]] [arg [arg ...]]",
-            "Runs a Lua script that only reads.",
-            COST,
-        ),
-    spec("EVALSHA_RO", |ctx| eval_sha(ctx, true))
-        .at_least(3)
-        .keys(&[counted_keys(2, KeyFlags::RO_ACCESS)])
-        .flags(READS)
-        .with(Flags::RUNS_SHA)
-        .group(Group::Scripting)
-        .since("7.0.0")
-        .docs(
-            "sha1 numkeys [key [key ...]] [arg [arg ...]]",
-            "Runs a cached Lua script that only reads, by the SHA1 of its body.",
-            COST,
-        ),
-    container("SCRIPT", SUBCOMMANDS).group(Group::Scripting).since("2.6.0").docs(
-        "",
-        "Manages the server's Lua scripts.",
-        "Depends on the subcommand",
-    ),
+    spec("EVALSHA", |ctx| eval_sha(ctx, false)).at_least(3).keys(&[counted_keys(2, KeyFlags::RW_ACCESS_UPDATE)]).flags(RUNS).with(Flags::RUNS_SHA)
+        .group(Group::Scripting).since("2.6.0")
+        .docs("sha1 numkeys [key [key ...]] [arg [arg ...]]", "Runs a cached Lua script, by the SHA1 of its body.", COST),
+    spec("EVAL_RO", |ctx| eval(ctx, true)).at_least(3).keys(READ_KEYS).flags(READS).with(Flags::RUNS_BODY).group(Group::Scripting).since("7.0.0")
+        .docs("script numkeys [key [key ...]] [arg [arg ...]]", "Runs a Lua script that only reads.", COST),
+    spec("EVALSHA_RO", |ctx| eval_sha(ctx, true)).at_least(3).keys(&[counted_keys(2, KeyFlags::RO_ACCESS)]).flags(READS).with(Flags::RUNS_SHA)
+        .group(Group::Scripting).since("7.0.0")
+        .docs("sha1 numkeys [key [key ...]] [arg [arg ...]]", "Runs a cached Lua script that only reads, by the SHA1 of its body.", COST),
+    container("SCRIPT", SUBCOMMANDS).group(Group::Scripting).since("2.6.0")
+        .docs("", "Manages the server's Lua scripts.", "Depends on the subcommand"),
 ];
 
+#[rustfmt::skip]
 const SUBCOMMANDS: &[CommandSpec] = &[
-    spec("DEBUG", debug)
-        .exactly(3)
-        .flags(Flags::NOSCRIPT)
-        .categories(Categories::SCRIPTING)
-        .group(Group::Scripting)
-        .since("3.2.0")
-        .docs("<YES | SYNC | NO>", "Turns debugging of scripts off; there is no debugger.", "O(1)"),
-    spec("EXISTS", exists)
-        .at_least(3)
-        .flags(Flags::NOSCRIPT)
-        .categories(Categories::SCRIPTING)
-        .group(Group::Scripting)
-        .since("2.6.0")
-        .docs("sha1 [sha1 ...]", "Determines which scripts are cached.", "O(N), N scripts")
-        .tips(&["request_policy:all_shards", "response_policy:agg_logical_and"]),
-    spec("FLUSH", flush)
-        .at_least(2)
-        .flags(Flags::NOSCRIPT)
-        .categories(Categories::SCRIPTING)
-        .group(Group::Scripting)
-        .since("2.6.0")
-        .docs("[ASYNC | SYNC]", "Deletes all cached scripts.", "O(N), N scripts known")
-        .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
-    spec("HELP", help)
-        .exactly(2)
-        .flags(Flags::LOADING_STALE)
-        .categories(Categories::SCRIPTING)
-        .group(Group::Scripting)
-        .since("5.0.0")
+    spec("DEBUG", debug::set).exactly(3).flags(Flags::NOSCRIPT).categories(Categories::SCRIPTING).group(Group::Scripting).since("3.2.0")
+        .docs("<YES | SYNC | NO>", "Makes a client's next scripts run in the debugger.", "O(1)"),
+    spec("EXISTS", exists).at_least(3).flags(Flags::NOSCRIPT).categories(Categories::SCRIPTING).group(Group::Scripting).since("2.6.0")
+        .tips(&["request_policy:all_shards", "response_policy:agg_logical_and"])
+        .docs("sha1 [sha1 ...]", "Determines which scripts are cached.", "O(N), N scripts"),
+    spec("FLUSH", flush).at_least(2).flags(Flags::NOSCRIPT).categories(Categories::SCRIPTING).group(Group::Scripting).since("2.6.0")
+        .docs("[ASYNC | SYNC]", "Deletes all cached scripts.", "O(N), N scripts known").tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
+    spec("HELP", help).exactly(2).flags(Flags::LOADING_STALE).categories(Categories::SCRIPTING).group(Group::Scripting).since("5.0.0")
         .docs("", "Lists the subcommands.", "O(1)"),
-    spec("KILL", kill)
-        .at_least(2)
-        .flags(Flags::NOSCRIPT.union(Flags::ALLOW_BUSY))
-        .categories(Categories::SCRIPTING)
-        .group(Group::Scripting)
-        .since("2.6.0")
-        .docs(
-            "[ROLLBACK]",
-            "Ends the script that keeps the server busy.",
-            "O(1), with ROLLBACK O(N), N keys it has changed",
-        )
-        .tips(&["request_policy:all_shards", "response_policy:one_succeeded"]),
-    spec("LOAD", load)
-        .exactly(3)
-        .flags(Flags::NOSCRIPT.union(Flags::STALE))
-        .categories(Categories::SCRIPTING)
-        .group(Group::Scripting)
-        .since("2.6.0")
-        .docs("script", "Caches a script without running it.", "O(N), N bytes")
-        .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
-    spec("SHOW", show)
-        .exactly(3)
-        .flags(Flags::NOSCRIPT.union(Flags::STALE))
-        .categories(Categories::SCRIPTING)
-        .group(Group::Scripting)
-        .since("8.0.0")
+    spec("KILL", kill).at_least(2).flags(Flags::NOSCRIPT.union(Flags::ALLOW_BUSY)).categories(Categories::SCRIPTING).group(Group::Scripting).since("2.6.0")
+        .tips(&["request_policy:all_shards", "response_policy:one_succeeded"])
+        .docs("[ROLLBACK]", "Ends the script that keeps the server busy.", "O(1), with ROLLBACK O(N), N keys it has changed"),
+    spec("LOAD", load).exactly(3).flags(Flags::NOSCRIPT.union(Flags::STALE)).categories(Categories::SCRIPTING).group(Group::Scripting).since("2.6.0")
+        .docs("script", "Caches a script without running it.", "O(N), N bytes").tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
+    spec("SHOW", show).exactly(3).flags(Flags::NOSCRIPT.union(Flags::STALE)).categories(Categories::SCRIPTING).group(Group::Scripting).since("8.0.0")
         .docs("sha1", "Returns the body of a cached script.", "O(1)"),
 ];
 
@@ -194,8 +112,6 @@ const NO_MEMORY: CommandError = CommandError::Text(
 );
 const FLUSH_OPTIONS: CommandError =
     CommandError::Text("ERR SCRIPT FLUSH only support SYNC|ASYNC option");
-const DEBUG_OPTIONS: CommandError = CommandError::Text("ERR Use SCRIPT DEBUG YES/SYNC/NO");
-const NO_DEBUGGER: CommandError = CommandError::Text("ERR the Lua debugger is not supported");
 pub(crate) const NOT_BUSY: CommandError =
     CommandError::Text("NOTBUSY No scripts in execution right now.");
 pub(crate) const UNKILLABLE: CommandError = CommandError::Text(
@@ -227,6 +143,11 @@ const KILLED_BY_POLICY: &str =
 /// `EVAL script numkeys [key ...] [arg ...]`: the script's result.
 fn eval(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
     let body = ctx.args.get(1);
+    if !ctx.core.state.scripts.debugging.is_empty()
+        && let Some(how) = debug::mode(ctx)
+    {
+        return debug::run(ctx, how, read_only);
+    }
     with_engine(ctx, |ctx, engine| {
         let keys = numkeys(ctx, CommandError::NotInteger)?;
         let script = engine.load(body, false, source_limits(ctx));
@@ -238,6 +159,7 @@ fn eval(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
 /// `EVALSHA sha1 numkeys [key ...] [arg ...]`: the script's result, or NOSCRIPT.
 fn eval_sha(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
     let sha = ctx.args.get(1);
+    let is_debugged = debug::mode(ctx).is_some();
     with_engine(ctx, |ctx, engine| {
         let no_script = match ctx.core.state.config.compatible_with.is_valkey() {
             true => NO_SCRIPT_SHORT,
@@ -246,8 +168,17 @@ fn eval_sha(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
         if sha.len() != 40 {
             return Err(no_script);
         }
+        if is_debugged {
+            return Err(debug::BY_BODY);
+        }
         let keys = numkeys(ctx, CommandError::NotInteger)?;
         let script = engine.find(sha).ok_or(no_script)?;
+        let script = match script.is_compiled() {
+            true => script,
+            false => engine
+                .compiled(script, source_limits(ctx))
+                .map_err(|error| not_loaded(ctx, error))?,
+        };
         run_script(ctx, engine, script, keys, read_only)
     })
 }
@@ -292,19 +223,22 @@ fn not_loaded(ctx: &Context<'_>, error: LoadError) -> CommandError {
         LoadError::Shebang(bad) => bad.text(),
         LoadError::Limit(words) => words.into(),
         LoadError::Syntax(words) => {
-            if is_compiler_limit(&words) {
-                ctx.core.state.log(
-                    Level::Warning,
-                    format_args!(
-                        "A script was refused by a limit of Luau, which Lua 5.1 may not have: {}",
-                        words.escape_ascii()
-                    ),
-                );
-            }
+            log_compiler_limit(ctx, &words);
             [&b"Error compiling script (new function): "[..], &words].concat()
         }
     };
     CommandError::of_parts(&[&b"ERR "[..], &text])
+}
+
+/// Logs that a source was refused which Lua 5.1 may run, if the compiler's words say so.
+pub(super) fn log_compiler_limit(ctx: &Context<'_>, words: &[u8]) {
+    if is_compiler_limit(words) {
+        warning!(
+            ctx.core.state,
+            "A script was refused by a limit of Luau, which Lua 5.1 may not have: {}",
+            words.escape_ascii()
+        );
+    }
 }
 
 const READ_ONLY_REPLICA: CommandError =
@@ -356,7 +290,7 @@ pub(crate) fn prepare(
         let config = &ctx.core.state.config;
         let copies_large = config.busy_script_policy == BusyScriptPolicy::Rollback;
         ctx.core.keyspace.begin_undo(config.script_undo_limit as usize, copies_large);
-        ctx.core.state.blocking.places.begin_undo();
+        ctx.core.state.waits.begin_undo();
     }
     Ok(Running {
         client: ctx.caller.client(),
@@ -396,6 +330,7 @@ fn run_script(
     let result = engine.run(
         Run {
             function: script.function,
+            source: &[],
             keys: args.iter_from(3).take(keys),
             args: args.iter_from(3 + keys),
             host: &mut host,
@@ -466,12 +401,13 @@ pub(crate) fn finish(ctx: &mut Context<'_>, before: Before) {
     ctx.core.state.effects.repeat_at(RepeatedAt::ALL);
     let ended = ctx.core.state.scripts.running.take();
     slot_costs::note_group(&mut ctx.core.state, ended.as_ref().and_then(|running| running.slot));
-    ctx.core.state.note_gate();
+    ctx.core.state.refresh_fast_path();
     let rolls_back = ended.as_ref().is_some_and(|running| running.rolls_back);
     if rolls_back {
         ctx.core.keyspace.roll_back();
     }
-    ctx.core.state.blocking.places.end_undo(rolls_back);
+    ctx.core.state.waits.end_undo(rolls_back);
+    locks::tell_lost_in_script(&mut ctx.core.state, rolls_back);
     if ended.as_ref().is_some_and(|running| running.rolls_back || running.is_dropped) {
         ctx.core.state.effects.roll_back(effects);
     }
@@ -698,7 +634,7 @@ impl Host for ServerHost<'_> {
             running.is_busy = true;
             running.name = self.name.text().into();
             let by_eval = running.by_eval;
-            self.core.state.note_gate();
+            self.core.state.refresh_fast_path();
             let how = if by_eval { "SCRIPT KILL" } else { "FUNCTION KILL" };
             let name = self.name.text();
             let name = String::from_utf8_lossy(&name);
@@ -727,16 +663,36 @@ impl Host for ServerHost<'_> {
     fn log(&mut self, level: Level, text: &[u8]) {
         self.core.state.log(level, format_args!("{}", String::from_utf8_lossy(text)));
     }
+
+    fn debug_read(&mut self, buffer: &mut [u8]) -> usize {
+        debug::read(self.core, self.caller, buffer)
+    }
+
+    fn debug_write(&mut self, bytes: &[u8]) {
+        debug::write(self.core, self.caller, bytes);
+    }
+
+    fn debug_now_us(&self) -> i64 {
+        self.core.state.clock.now().boot_us
+    }
 }
 
 /// `SCRIPT LOAD script`: its SHA1.
 fn load(ctx: &mut Context<'_>) -> CommandResult {
+    let body = ctx.args.get(2);
+    if let Some(source) = scripts::source(ctx.caller) {
+        let restored = scripts::restore(&mut ctx.core.state, body, source);
+        restored.map_err(|error| not_loaded(ctx, error))?;
+        ctx.reply.bulk(&hex(&sha1(body)));
+        return Ok(Outcome::Replied);
+    }
     let Some(mut engine) = ctx.core.state.take_engine() else { return Err(INSIDE) };
-    let loaded = engine
-        .load(ctx.args.get(2), true, source_limits(ctx))
-        .map_err(|error| not_loaded(ctx, error));
+    let loaded = engine.load(body, true, source_limits(ctx));
     ctx.core.state.scripts.put_engine(engine);
+    let loaded = loaded.map_err(|error| not_loaded(ctx, error));
     ctx.reply.bulk(&hex(&loaded?.sha));
+    // Before the next command, which may be WAIT.
+    scripts::write_all(ctx.core);
     Ok(Outcome::Replied)
 }
 
@@ -768,9 +724,13 @@ fn flush(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.args.len() > 3 || mode.is_some_and(|word| !is_mode(word)) {
         return Err(FLUSH_OPTIONS);
     }
+    scripts::set_rule(&mut ctx.core.state);
+    // A replica's files have its primary's scripts, whatever its clients remove.
+    let writes = scripts::source(ctx.caller).is_some() || !ctx.core.state.replication.is_replica();
     let Some(mut engine) = ctx.core.state.take_engine() else { return Err(INSIDE) };
-    engine.flush();
+    engine.flush(writes);
     ctx.core.state.scripts.put_engine(engine);
+    scripts::write_all(ctx.core);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -810,26 +770,13 @@ pub(crate) fn kill_running(ctx: &mut Context<'_>, by_eval: bool) -> CommandResul
     Ok(Outcome::Replied)
 }
 
-/// `SCRIPT DEBUG YES | SYNC | NO`: OK for NO.
-fn debug(ctx: &mut Context<'_>) -> CommandResult {
-    let mode = ctx.args.get(2);
-    if mode.eq_ignore_ascii_case(b"no") {
-        ctx.reply.ok();
-        return Ok(Outcome::Replied);
-    }
-    if mode.eq_ignore_ascii_case(b"yes") || mode.eq_ignore_ascii_case(b"sync") {
-        return Err(NO_DEBUGGER);
-    }
-    Err(DEBUG_OPTIONS)
-}
-
 /// `SCRIPT HELP`: lines of text.
 fn help(ctx: &mut Context<'_>) -> CommandResult {
     reply_help(
         ctx,
         &[
             "DEBUG (YES|SYNC|NO)",
-            "    Only NO is accepted; there is no debugger.",
+            "    Set the debug mode for subsequent scripts executed.",
             "EXISTS <sha1> [<sha1> ...]",
             "    Return for each SHA1 whether its script is cached.",
             "FLUSH [ASYNC|SYNC]",

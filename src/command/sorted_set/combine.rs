@@ -47,42 +47,27 @@ const fn storing(name: &'static str, handler: Handler) -> CommandSpec {
         .since("2.0.0")
 }
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    reading("ZUNION", zunion).docs(
-        "numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX>] [WITHSCORES]",
-        "Returns the members of any of several sorted sets.",
-        UNION_COST,
-    ),
-    storing("ZUNIONSTORE", zunionstore).docs(
-        "destination numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX>]",
-        "Stores the members of any of several sorted sets.",
-        UNION_COST,
-    ),
-    reading("ZINTER", zinter).docs(
-        "numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX>] [WITHSCORES]",
-        "Returns the members that all of several sorted sets have.",
-        INTERSECTION_COST,
-    ),
-    storing("ZINTERSTORE", zinterstore).docs(
-        "destination numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX>]",
-        "Stores the members that all of several sorted sets have.",
-        INTERSECTION_COST,
-    ),
-    reading("ZINTERCARD", zintercard).since("7.0.0").docs(
-        "numkeys key [key ...] [LIMIT limit]",
-        "Counts the members that several sorted sets have in common.",
-        "O(NK) with N the members of the smallest of K sources.",
-    ),
-    reading("ZDIFF", zdiff).docs(
-        "numkeys key [key ...] [WITHSCORES]",
-        "Returns the members of the first of several sorted sets that no other has.",
-        DIFFERENCE_COST,
-    ),
-    storing("ZDIFFSTORE", zdiffstore).since("6.2.0").docs(
-        "destination numkeys key [key ...]",
-        "Stores the members of the first of several sorted sets that no other has.",
-        DIFFERENCE_COST,
-    ),
+    reading("ZUNION", zunion)
+        .docs("numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX>] [WITHSCORES]",
+            "Returns the members of any of several sorted sets.", UNION_COST),
+    storing("ZUNIONSTORE", zunionstore)
+        .docs("destination numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX>]",
+            "Stores the members of any of several sorted sets.", UNION_COST),
+    reading("ZINTER", zinter)
+        .docs("numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX>] [WITHSCORES]",
+            "Returns the members that all of several sorted sets have.", INTERSECTION_COST),
+    storing("ZINTERSTORE", zinterstore)
+        .docs("destination numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX>]",
+            "Stores the members that all of several sorted sets have.", INTERSECTION_COST),
+    reading("ZINTERCARD", zintercard).since("7.0.0")
+        .docs("numkeys key [key ...] [LIMIT limit]", "Counts the members that several sorted sets have in common.",
+            "O(NK) with N the members of the smallest of K sources."),
+    reading("ZDIFF", zdiff)
+        .docs("numkeys key [key ...] [WITHSCORES]", "Returns the members of the first of several sorted sets that no other has.", DIFFERENCE_COST),
+    storing("ZDIFFSTORE", zdiffstore).since("6.2.0")
+        .docs("destination numkeys key [key ...]", "Stores the members of the first of several sorted sets that no other has.", DIFFERENCE_COST),
 ];
 
 const NOT_A_WEIGHT: CommandError = CommandError::Text("ERR weight value is not a float");

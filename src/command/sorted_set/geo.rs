@@ -39,95 +39,41 @@ const fn geo(name: &'static str, handler: Handler) -> CommandSpec {
         .since("3.2.0")
 }
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    geo("GEOADD", geoadd)
-        .at_least(5)
-        .keys(&[key(1, KeyFlags::RW_UPDATE)])
-        .flags(Flags::WRITE_DENYOOM)
-        .docs(
-            "key [NX | XX] [CH] longitude latitude member [longitude latitude member ...]",
-            "Adds members with their positions, or moves existing ones.",
-            "O(log(N)) for each member, N being the size of the sorted set.",
-        ),
-    geo("GEODIST", geodist).at_least(4).docs(
-        "key member1 member2 [M | KM | FT | MI]",
-        "Returns the distance between two members.",
-        "O(1)",
-    ),
-    geo("GEOHASH", geohash).at_least(2).docs(
-        "key member [member ...]",
-        "Returns the positions of members as geohashes.",
-        "O(1) for each member",
-    ),
-    geo("GEOPOS", geopos).at_least(2).docs(
-        "key member [member ...]",
-        "Returns longitude and latitude of members.",
-        "O(1) for each member",
-    ),
-    geo("GEORADIUS", georadius)
-        .at_least(6)
-        .keys(&[key(1, KeyFlags::RO_ACCESS), stored_behind("STORE", 6), stored_behind("STOREDIST", 6)])
-        .flags(Flags::WRITE_DENYOOM)
-        .docs(
-            "key longitude latitude radius <M | KM | FT | MI> [WITHCOORD] [WITHDIST] [WITHHASH] [COUNT count [ANY]] \
-             [ASC | DESC] [STORE key | STOREDIST key]",
-            "Returns or stores the members around a place.",
-            SEARCH_COST,
-        )
-        .deprecated(
-            "6.2.0",
-            "`GEOSEARCH` and `GEOSEARCHSTORE` with the `BYRADIUS` argument",
-        ),
-    geo("GEORADIUS_RO", georadius_ro)
-        .at_least(6)
-        .since("3.2.10")
-        .docs(
-            "key longitude latitude radius <M | KM | FT | MI> [WITHCOORD] [WITHDIST] [WITHHASH] [COUNT count [ANY]] \
-             [ASC | DESC]",
-            "Returns the members around a place.",
-            SEARCH_COST,
-        )
-        .deprecated("6.2.0", "`GEOSEARCH` with the `BYRADIUS` argument"),
-    geo("GEORADIUSBYMEMBER", georadiusbymember)
-        .at_least(5)
-        .keys(&[key(1, KeyFlags::RO_ACCESS), stored_behind("STORE", 5), stored_behind("STOREDIST", 5)])
-        .flags(Flags::WRITE_DENYOOM)
-        .docs(
-            "key member radius <M | KM | FT | MI> [WITHCOORD] [WITHDIST] [WITHHASH] [COUNT count [ANY]] [ASC | DESC] \
-             [STORE key | STOREDIST key]",
-            "Returns or stores the members around another member.",
-            SEARCH_COST,
-        )
-        .deprecated(
-            "6.2.0",
-            "`GEOSEARCH` and `GEOSEARCHSTORE` with the `BYRADIUS` and `FROMMEMBER` arguments",
-        ),
-    geo("GEORADIUSBYMEMBER_RO", georadiusbymember_ro)
-        .at_least(5)
-        .since("3.2.10")
-        .docs(
-            "key member radius <M | KM | FT | MI> [WITHCOORD] [WITHDIST] [WITHHASH] [COUNT count [ANY]] [ASC | DESC]",
-            "Returns the members around another member.",
-            SEARCH_COST,
-        )
-        .deprecated("6.2.0", "`GEOSEARCH` with the `BYRADIUS` and `FROMMEMBER` arguments"),
-    geo("GEOSEARCH", geosearch).at_least(7).since("6.2.0").docs(
-        "key <FROMMEMBER member | FROMLONLAT longitude latitude> <BYRADIUS radius <M | KM | FT | MI> | \
-         BYBOX width height <M | KM | FT | MI>> [ASC | DESC] [COUNT count [ANY]] [WITHCOORD] [WITHDIST] [WITHHASH]",
-        "Returns the members in a circle, a box or a polygon.",
-        SEARCH_COST,
-    ),
-    geo("GEOSEARCHSTORE", geosearchstore)
-        .at_least(8)
-        .keys(&[key(1, KeyFlags::OW_UPDATE), key(2, KeyFlags::RO_ACCESS)])
-        .flags(Flags::WRITE_DENYOOM)
+    geo("GEOADD", geoadd).at_least(5).keys(&[key(1, KeyFlags::RW_UPDATE)]).flags(Flags::WRITE_DENYOOM)
+        .docs("key [NX | XX] [CH] longitude latitude member [longitude latitude member ...]", "Adds members with their positions, or moves existing ones.",
+            "O(log(N)) for each member, N being the size of the sorted set."),
+    geo("GEODIST", geodist).at_least(4)
+        .docs("key member1 member2 [M | KM | FT | MI]", "Returns the distance between two members.", "O(1)"),
+    geo("GEOHASH", geohash).at_least(2)
+        .docs("key member [member ...]", "Returns the positions of members as geohashes.", "O(1) for each member"),
+    geo("GEOPOS", geopos).at_least(2)
+        .docs("key member [member ...]", "Returns longitude and latitude of members.", "O(1) for each member"),
+    geo("GEORADIUS", georadius).at_least(6).keys(&[key(1, KeyFlags::RO_ACCESS), stored_behind("STORE", 6), stored_behind("STOREDIST", 6)])
+        .flags(Flags::WRITE_DENYOOM).deprecated("6.2.0", "`GEOSEARCH` and `GEOSEARCHSTORE` with the `BYRADIUS` argument")
+        .docs("key longitude latitude radius <M | KM | FT | MI> [WITHCOORD] [WITHDIST] [WITHHASH] [COUNT count [ANY]] [ASC | DESC] [STORE key | STOREDIST key]",
+            "Returns or stores the members around a place.", SEARCH_COST),
+    geo("GEORADIUS_RO", georadius_ro).at_least(6).since("3.2.10").deprecated("6.2.0", "`GEOSEARCH` with the `BYRADIUS` argument")
+        .docs("key longitude latitude radius <M | KM | FT | MI> [WITHCOORD] [WITHDIST] [WITHHASH] [COUNT count [ANY]] [ASC | DESC]",
+            "Returns the members around a place.", SEARCH_COST),
+    geo("GEORADIUSBYMEMBER", georadiusbymember).at_least(5).keys(&[key(1, KeyFlags::RO_ACCESS), stored_behind("STORE", 5), stored_behind("STOREDIST", 5)])
+        .flags(Flags::WRITE_DENYOOM).deprecated("6.2.0", "`GEOSEARCH` and `GEOSEARCHSTORE` with the `BYRADIUS` and `FROMMEMBER` arguments")
+        .docs("key member radius <M | KM | FT | MI> [WITHCOORD] [WITHDIST] [WITHHASH] [COUNT count [ANY]] [ASC | DESC] [STORE key | STOREDIST key]",
+            "Returns or stores the members around another member.", SEARCH_COST),
+    geo("GEORADIUSBYMEMBER_RO", georadiusbymember_ro).at_least(5).since("3.2.10")
+        .deprecated("6.2.0", "`GEOSEARCH` with the `BYRADIUS` and `FROMMEMBER` arguments")
+        .docs("key member radius <M | KM | FT | MI> [WITHCOORD] [WITHDIST] [WITHHASH] [COUNT count [ANY]] [ASC | DESC]",
+            "Returns the members around another member.", SEARCH_COST),
+    geo("GEOSEARCH", geosearch).at_least(7).since("6.2.0")
+        .docs("key <FROMMEMBER member | FROMLONLAT longitude latitude> <BYRADIUS radius <M | KM | FT | MI> | BYBOX width height <M | KM | FT | MI>> [ASC | \
+            DESC] [COUNT count [ANY]] [WITHCOORD] [WITHDIST] [WITHHASH]",
+            "Returns the members in a circle, a box or a polygon.", SEARCH_COST),
+    geo("GEOSEARCHSTORE", geosearchstore).at_least(8).keys(&[key(1, KeyFlags::OW_UPDATE), key(2, KeyFlags::RO_ACCESS)]).flags(Flags::WRITE_DENYOOM)
         .since("6.2.0")
-        .docs(
-            "destination source <FROMMEMBER member | FROMLONLAT longitude latitude> <BYRADIUS radius <M | KM | FT | MI> | \
-             BYBOX width height <M | KM | FT | MI>> [ASC | DESC] [COUNT count [ANY]] [STOREDIST]",
-            "Stores the members in a circle, a box or a polygon.",
-            SEARCH_COST,
-        ),
+        .docs("destination source <FROMMEMBER member | FROMLONLAT longitude latitude> <BYRADIUS radius <M | KM | FT | MI> | BYBOX width height <M | KM | FT | \
+            MI>> [ASC | DESC] [COUNT count [ANY]] [STOREDIST]",
+            "Stores the members in a circle, a box or a polygon.", SEARCH_COST),
 ];
 
 const UNKNOWN_UNIT: CommandError =

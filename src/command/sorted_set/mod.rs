@@ -1,11 +1,13 @@
 //! Sorted sets: commands on members, scores, ranks and random samples.
 //!
-//! Ranges are in `range.rs`, unions and the like in `combine.rs`, popping and blocking in `pop.rs`.
+//! Ranges are in `range.rs`, unions and the like in `combine.rs`, popping and blocking in `pop.rs`,
+//! moves between sorted sets in `moving.rs`.
 //! The data structure is `types::sorted_set`.
 
 pub(crate) mod combine;
 pub(crate) mod due;
 pub(crate) mod geo;
+pub(crate) mod moving;
 pub(crate) mod pop;
 pub(crate) mod range;
 
@@ -26,107 +28,32 @@ use crate::types::journal::Edit;
 use crate::types::lock;
 use crate::types::sorted_set::{Limits, SortedSet, SortedSetView, Updated};
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    spec("ZADD", zadd)
-        .at_least(4)
-        .keys(KeySpec::RW_UPDATE)
-        .flags(Flags::WRITE_DENYOOM_FAST)
-        .group(Group::SortedSet)
-        .since("1.2.0")
-        .docs(
-            "key [NX | XX] [GT | LT] [CH] [INCR] score member [score member ...]",
+    spec("ZADD", zadd).at_least(4).keys(KeySpec::RW_UPDATE).flags(Flags::WRITE_DENYOOM_FAST).group(Group::SortedSet).since("1.2.0")
+        .docs("key [NX | XX] [GT | LT] [CH] [INCR] score member [score member ...]",
             "Adds members with their scores to a sorted set, or changes the scores of existing ones.",
-            "O(log(N)) for each member, N being the size of the sorted set.",
-        ),
-    spec("ZINCRBY", zincrby)
-        .exactly(4)
-        .keys(&[key(1, KeyFlags::RW_ACCESS_UPDATE)])
-        .flags(Flags::WRITE_DENYOOM_FAST)
-        .group(Group::SortedSet)
-        .since("1.2.0")
-        .docs(
-            "key increment member",
-            "Adds to a member's score; a new member begins at 0.",
-            "O(log(N)), N being the size of the sorted set.",
-        ),
-    spec("ZREM", zrem)
-        .at_least(3)
-        .keys(&[key(1, KeyFlags::RW_DELETE)])
-        .flags(Flags::WRITE_FAST)
-        .group(Group::SortedSet)
-        .since("1.2.0")
-        .docs(
-            "key member [member ...]",
-            "Removes members from a sorted set.",
-            "O(log(N)) for each member, N being the size of the sorted set.",
-        ),
-    spec("ZCARD", zcard)
-        .exactly(2)
-        .keys(&[key(1, KeyFlags::RO)])
-        .flags(Flags::READONLY_FAST)
-        .group(Group::SortedSet)
-        .since("1.2.0")
+            "O(log(N)) for each member, N being the size of the sorted set."),
+    spec("ZINCRBY", zincrby).exactly(4).keys(&[key(1, KeyFlags::RW_ACCESS_UPDATE)]).flags(Flags::WRITE_DENYOOM_FAST).group(Group::SortedSet).since("1.2.0")
+        .docs("key increment member", "Adds to a member's score; a new member begins at 0.", "O(log(N)), N being the size of the sorted set."),
+    spec("ZREM", zrem).at_least(3).keys(&[key(1, KeyFlags::RW_DELETE)]).flags(Flags::WRITE_FAST).group(Group::SortedSet).since("1.2.0")
+        .docs("key member [member ...]", "Removes members from a sorted set.", "O(log(N)) for each member, N being the size of the sorted set."),
+    spec("ZCARD", zcard).exactly(2).keys(&[key(1, KeyFlags::RO)]).flags(Flags::READONLY_FAST).group(Group::SortedSet).since("1.2.0")
         .docs("key", "Counts the members of a sorted set.", "O(1)"),
-    spec("ZSCORE", zscore)
-        .exactly(3)
-        .keys(KeySpec::RO_ACCESS)
-        .flags(Flags::READONLY_FAST)
-        .group(Group::SortedSet)
-        .since("1.2.0")
+    spec("ZSCORE", zscore).exactly(3).keys(KeySpec::RO_ACCESS).flags(Flags::READONLY_FAST).group(Group::SortedSet).since("1.2.0")
         .docs("key member", "Returns a member's score.", "O(1)"),
-    spec("ZMSCORE", zmscore)
-        .at_least(3)
-        .keys(KeySpec::RO_ACCESS)
-        .flags(Flags::READONLY_FAST)
-        .group(Group::SortedSet)
-        .since("6.2.0")
+    spec("ZMSCORE", zmscore).at_least(3).keys(KeySpec::RO_ACCESS).flags(Flags::READONLY_FAST).group(Group::SortedSet).since("6.2.0")
         .docs("key member [member ...]", "Returns the scores of members.", "O(1) for each member"),
-    spec("ZRANK", zrank)
-        .at_least(3)
-        .keys(KeySpec::RO_ACCESS)
-        .flags(Flags::READONLY_FAST)
-        .group(Group::SortedSet)
-        .since("2.0.0")
-        .docs(
-            "key member [WITHSCORE]",
-            "Returns a member's rank, counted from the lowest score.",
-            "O(log(N)), N being the size of the sorted set.",
-        ),
-    spec("ZREVRANK", zrevrank)
-        .at_least(3)
-        .keys(KeySpec::RO_ACCESS)
-        .flags(Flags::READONLY_FAST)
-        .group(Group::SortedSet)
-        .since("2.0.0")
-        .docs(
-            "key member [WITHSCORE]",
-            "Returns a member's rank, counted from the highest score.",
-            "O(log(N)), N being the size of the sorted set.",
-        ),
-    spec("ZRANDMEMBER", zrandmember)
-        .at_least(2)
-        .keys(KeySpec::RO_ACCESS)
-        .flags(Flags::READONLY)
-        .group(Group::SortedSet)
-        .since("6.2.0")
-        .docs(
-            "key [count [WITHSCORES]]",
-            "Returns random members.",
-            "O(N log(M)) with N the members returned and M the size of the sorted set.",
-        )
-        .tips(&["nondeterministic_output"]),
-    spec("ZSCAN", zscan)
-        .at_least(3)
-        .keys(KeySpec::RO_ACCESS)
-        .flags(Flags::READONLY)
-        .group(Group::SortedSet)
-        .since("2.8.0")
-        .docs(
-            "key cursor [MATCH pattern] [COUNT count] [NOSCORES]",
-            "Iterates over the members of a sorted set, some in each call.",
-            "O(COUNT) for each call, O(N) for the whole walk.",
-        )
-        .tips(&["nondeterministic_output"]),
+    spec("ZRANK", zrank).at_least(3).keys(KeySpec::RO_ACCESS).flags(Flags::READONLY_FAST).group(Group::SortedSet).since("2.0.0")
+        .docs("key member [WITHSCORE]", "Returns a member's rank, counted from the lowest score.", "O(log(N)), N being the size of the sorted set."),
+    spec("ZREVRANK", zrevrank).at_least(3).keys(KeySpec::RO_ACCESS).flags(Flags::READONLY_FAST).group(Group::SortedSet).since("2.0.0")
+        .docs("key member [WITHSCORE]", "Returns a member's rank, counted from the highest score.", "O(log(N)), N being the size of the sorted set."),
+    spec("ZRANDMEMBER", zrandmember).at_least(2).keys(KeySpec::RO_ACCESS).flags(Flags::READONLY).group(Group::SortedSet).since("6.2.0")
+        .tips(&["nondeterministic_output"])
+        .docs("key [count [WITHSCORES]]", "Returns random members.", "O(N log(M)) with N the members returned and M the size of the sorted set."),
+    spec("ZSCAN", zscan).at_least(3).keys(KeySpec::RO_ACCESS).flags(Flags::READONLY).group(Group::SortedSet).since("2.8.0").tips(&["nondeterministic_output"])
+        .docs("key cursor [MATCH pattern] [COUNT count] [NOSCORES]", "Iterates over the members of a sorted set, some in each call.",
+            "O(COUNT) for each call, O(N) for the whole walk."),
 ];
 
 const NX_WITH_XX: CommandError =
@@ -161,7 +88,8 @@ impl AddOptions {
     fn parse(args: Args<'_>, increments: bool) -> Result<(Self, usize), CommandError> {
         let mut options = AddOptions { increments, ..AddOptions::default() };
         let mut arguments = args.cursor(2);
-        loop {
+        // Most scores begin like no option.
+        while arguments.peek().and_then(<[u8]>::first).is_some_and(u8::is_ascii_alphabetic) {
             if arguments.take_word("NX") {
                 options.only_new = true;
             } else if arguments.take_word("XX") {

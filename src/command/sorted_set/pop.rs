@@ -1,14 +1,14 @@
 //! Popping the first or last members of sorted sets, possibly blocking.
 
 use crate::collections::table::Slot;
+use crate::command::timeout::TimeoutUnit;
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::gate::blocking::TimeoutUnit;
 use crate::keyspace::Key;
 use crate::keyspace::waiting::Wanted;
 use crate::resp::args::{Args, BadKeyCount};
 use crate::resp::{Protocol, number};
-use crate::state::context::{CommandResult, Context, Outcome, Wait};
+use crate::state::context::{CommandResult, Context, Outcome, WaitForKeys};
 use crate::state::spec::{
     Begin, CommandSpec, Find, Flags, Group, KeyFlags, KeySpec, counted_keys, key, keys, spec,
 };
@@ -22,67 +22,25 @@ const COST: &str =
 const MANY_COST: &str =
     "O(K + M log(N)) with K keys, N the size of the sorted set and M the number of members taken.";
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    spec("ZPOPMIN", zpopmin)
-        .at_least(2)
-        .keys(&[key(1, KeyFlags::RW_ACCESS_DELETE)])
-        .flags(Flags::WRITE_FAST)
-        .with(Flags::TAKES_LOWEST)
-        .group(Group::SortedSet)
+    spec("ZPOPMIN", zpopmin).at_least(2).keys(&[key(1, KeyFlags::RW_ACCESS_DELETE)]).flags(Flags::WRITE_FAST).with(Flags::TAKES_LOWEST).group(Group::SortedSet)
         .since("5.0.0")
         .docs("key [count]", "Removes and returns the members with the lowest scores.", COST),
-    spec("ZPOPMAX", zpopmax)
-        .at_least(2)
-        .keys(&[key(1, KeyFlags::RW_ACCESS_DELETE)])
-        .flags(Flags::WRITE_FAST)
-        .with(Flags::TAKES_HIGHEST)
-        .group(Group::SortedSet)
+    spec("ZPOPMAX", zpopmax).at_least(2).keys(&[key(1, KeyFlags::RW_ACCESS_DELETE)]).flags(Flags::WRITE_FAST).with(Flags::TAKES_HIGHEST).group(Group::SortedSet)
         .since("5.0.0")
         .docs("key [count]", "Removes and returns the members with the highest scores.", COST),
-    spec("ZMPOP", zmpop)
-        .at_least(4)
-        .keys(&[counted_keys(1, KeyFlags::RW_ACCESS_DELETE)])
-        .flags(Flags::WRITE)
-        .group(Group::SortedSet)
-        .since("7.0.0")
-        .docs(
-            "numkeys key [key ...] <MIN | MAX> [COUNT count]",
-            "Takes members out of the first of several sorted sets that is not empty.",
-            MANY_COST,
-        ),
-    spec("BZPOPMIN", bzpopmin)
-        .at_least(3)
-        .keys(&[keys(1, -2, 1, KeyFlags::RW_ACCESS_DELETE)])
-        .flags(WAITING)
-        .group(Group::SortedSet)
-        .since("5.0.0")
-        .docs(
-            "key [key ...] timeout",
-            "Removes and returns the member with the lowest score of the first sorted set that exists, or waits for one.",
-            "O(log(N)), N being the size of the sorted set.",
-        ),
-    spec("BZPOPMAX", bzpopmax)
-        .at_least(3)
-        .keys(&[keys(1, -2, 1, KeyFlags::RW_ACCESS_DELETE)])
-        .flags(WAITING)
-        .group(Group::SortedSet)
-        .since("5.0.0")
-        .docs(
-            "key [key ...] timeout",
-            "Removes and returns the member with the highest score of the first sorted set that exists, or waits for one.",
-            "O(log(N)), N being the size of the sorted set.",
-        ),
-    spec("BZMPOP", bzmpop)
-        .at_least(5)
-        .keys(BLOCKING_COUNTED)
-        .flags(Flags::WRITE_BLOCKING)
-        .group(Group::SortedSet)
-        .since("7.0.0")
-        .docs(
-            "timeout numkeys key [key ...] <MIN | MAX> [COUNT count]",
-            "Takes members out of the first of several sorted sets that is not empty, or waits for one.",
-            MANY_COST,
-        ),
+    spec("ZMPOP", zmpop).at_least(4).keys(&[counted_keys(1, KeyFlags::RW_ACCESS_DELETE)]).flags(Flags::WRITE).group(Group::SortedSet).since("7.0.0")
+        .docs("numkeys key [key ...] <MIN | MAX> [COUNT count]", "Takes members out of the first of several sorted sets that is not empty.", MANY_COST),
+    spec("BZPOPMIN", bzpopmin).at_least(3).keys(&[keys(1, -2, 1, KeyFlags::RW_ACCESS_DELETE)]).flags(WAITING).group(Group::SortedSet).since("5.0.0")
+        .docs("key [key ...] timeout", "Removes and returns the member with the lowest score of the first sorted set that exists, or waits for one.",
+            "O(log(N)), N being the size of the sorted set."),
+    spec("BZPOPMAX", bzpopmax).at_least(3).keys(&[keys(1, -2, 1, KeyFlags::RW_ACCESS_DELETE)]).flags(WAITING).group(Group::SortedSet).since("5.0.0")
+        .docs("key [key ...] timeout", "Removes and returns the member with the highest score of the first sorted set that exists, or waits for one.",
+            "O(log(N)), N being the size of the sorted set."),
+    spec("BZMPOP", bzmpop).at_least(5).keys(BLOCKING_COUNTED).flags(Flags::WRITE_BLOCKING).group(Group::SortedSet).since("7.0.0")
+        .docs("timeout numkeys key [key ...] <MIN | MAX> [COUNT count]",
+            "Takes members out of the first of several sorted sets that is not empty, or waits for one.", MANY_COST),
 ];
 
 const BLOCKING_COUNTED: &[KeySpec] = &[KeySpec {
@@ -297,5 +255,5 @@ fn pop_or_wait(
     if pop_first(ctx, ctx.keys_to_try(keys.clone()), side, count, shape)? {
         return Ok(Outcome::Replied);
     }
-    ctx.block(Wait::new(Wanted::SortedSet, keys, deadline_us))
+    ctx.block(WaitForKeys::new(Wanted::SortedSet, keys, deadline_us))
 }

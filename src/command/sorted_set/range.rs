@@ -21,135 +21,38 @@ const COST: &str =
     "O(log(N)+M) with N the size of the sorted set and M the number of members in the range.";
 const COUNT_COST: &str = "O(log(N)), N being the size of the sorted set.";
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    spec("ZRANGE", zrange)
-        .at_least(4)
-        .keys(KeySpec::RO_ACCESS)
-        .flags(Flags::READONLY)
-        .group(Group::SortedSet)
-        .since("1.2.0")
-        .docs(
-            "key start stop [BYSCORE | BYLEX] [REV] [LIMIT offset count] [WITHSCORES]",
-            "Returns a range of members, by rank, score or member.",
-            COST,
-        ),
-    spec("ZRANGESTORE", zrangestore)
-        .at_least(5)
-        .keys(&[
-            key(1, KeyFlags::OW_UPDATE),
-            key(2, KeyFlags::RO_ACCESS),
-        ])
-        .flags(Flags::WRITE_DENYOOM)
-        .group(Group::SortedSet)
-        .since("6.2.0")
-        .docs(
-            "dst src min max [BYSCORE | BYLEX] [REV] [LIMIT offset count]",
-            "Stores a range of members in another key.",
-            COST,
-        ),
-    spec("ZREVRANGE", zrevrange)
-        .at_least(4)
-        .keys(KeySpec::RO_ACCESS)
-        .flags(Flags::READONLY)
-        .group(Group::SortedSet)
-        .since("1.2.0")
-        .docs(
-            "key start stop [WITHSCORES]",
-            "Returns a range of members by rank, the highest score first.",
-            COST,
-        )
-        .deprecated("6.2.0", "`ZRANGE` with the `REV` argument"),
-    spec("ZRANGEBYSCORE", zrangebyscore)
-        .at_least(4)
-        .keys(KeySpec::RO_ACCESS)
-        .flags(Flags::READONLY)
-        .group(Group::SortedSet)
-        .since("1.0.5")
-        .docs(
-            "key min max [WITHSCORES] [LIMIT offset count]",
-            "Returns the members with scores in a range.",
-            COST,
-        )
-        .deprecated("6.2.0", "`ZRANGE` with the `BYSCORE` argument"),
-    spec("ZREVRANGEBYSCORE", zrevrangebyscore)
-        .at_least(4)
-        .keys(KeySpec::RO_ACCESS)
-        .flags(Flags::READONLY)
-        .group(Group::SortedSet)
-        .since("2.2.0")
-        .docs(
-            "key max min [WITHSCORES] [LIMIT offset count]",
-            "Returns the members with scores in a range, the highest score first.",
-            COST,
-        )
-        .deprecated("6.2.0", "`ZRANGE` with the `REV` and `BYSCORE` arguments"),
-    spec("ZRANGEBYLEX", zrangebylex)
-        .at_least(4)
-        .keys(KeySpec::RO_ACCESS)
-        .flags(Flags::READONLY)
-        .group(Group::SortedSet)
-        .since("2.8.9")
-        .docs(
-            "key min max [LIMIT offset count]",
-            "Returns the members between two byte strings, where all scores are equal.",
-            COST,
-        )
-        .deprecated("6.2.0", "`ZRANGE` with the `BYLEX` argument"),
-    spec("ZREVRANGEBYLEX", zrevrangebylex)
-        .at_least(4)
-        .keys(KeySpec::RO_ACCESS)
-        .flags(Flags::READONLY)
-        .group(Group::SortedSet)
-        .since("2.8.9")
-        .docs(
-            "key max min [LIMIT offset count]",
-            "Returns the members between two byte strings in reverse order, where all scores are equal.",
-            COST,
-        )
-        .deprecated("6.2.0", "`ZRANGE` with the `REV` and `BYLEX` arguments"),
-    spec("ZCOUNT", zcount)
-        .exactly(4)
-        .keys(KeySpec::RO_ACCESS)
-        .flags(Flags::READONLY_FAST)
-        .group(Group::SortedSet)
-        .since("2.0.0")
+    spec("ZRANGE", zrange).at_least(4).keys(KeySpec::RO_ACCESS).flags(Flags::READONLY).group(Group::SortedSet).since("1.2.0")
+        .docs("key start stop [BYSCORE | BYLEX] [REV] [LIMIT offset count] [WITHSCORES]", "Returns a range of members, by rank, score or member.", COST),
+    spec("ZRANGESTORE", zrangestore).at_least(5).keys(&[key(1, KeyFlags::OW_UPDATE), key(2, KeyFlags::RO_ACCESS)]).flags(Flags::WRITE_DENYOOM)
+        .group(Group::SortedSet).since("6.2.0")
+        .docs("dst src min max [BYSCORE | BYLEX] [REV] [LIMIT offset count]", "Stores a range of members in another key.", COST),
+    spec("ZREVRANGE", zrevrange).at_least(4).keys(KeySpec::RO_ACCESS).flags(Flags::READONLY).group(Group::SortedSet).since("1.2.0")
+        .deprecated("6.2.0", "`ZRANGE` with the `REV` argument")
+        .docs("key start stop [WITHSCORES]", "Returns a range of members by rank, the highest score first.", COST),
+    spec("ZRANGEBYSCORE", zrangebyscore).at_least(4).keys(KeySpec::RO_ACCESS).flags(Flags::READONLY).group(Group::SortedSet).since("1.0.5")
+        .deprecated("6.2.0", "`ZRANGE` with the `BYSCORE` argument")
+        .docs("key min max [WITHSCORES] [LIMIT offset count]", "Returns the members with scores in a range.", COST),
+    spec("ZREVRANGEBYSCORE", zrevrangebyscore).at_least(4).keys(KeySpec::RO_ACCESS).flags(Flags::READONLY).group(Group::SortedSet).since("2.2.0")
+        .deprecated("6.2.0", "`ZRANGE` with the `REV` and `BYSCORE` arguments")
+        .docs("key max min [WITHSCORES] [LIMIT offset count]", "Returns the members with scores in a range, the highest score first.", COST),
+    spec("ZRANGEBYLEX", zrangebylex).at_least(4).keys(KeySpec::RO_ACCESS).flags(Flags::READONLY).group(Group::SortedSet).since("2.8.9")
+        .deprecated("6.2.0", "`ZRANGE` with the `BYLEX` argument")
+        .docs("key min max [LIMIT offset count]", "Returns the members between two byte strings, where all scores are equal.", COST),
+    spec("ZREVRANGEBYLEX", zrevrangebylex).at_least(4).keys(KeySpec::RO_ACCESS).flags(Flags::READONLY).group(Group::SortedSet).since("2.8.9")
+        .deprecated("6.2.0", "`ZRANGE` with the `REV` and `BYLEX` arguments")
+        .docs("key max min [LIMIT offset count]", "Returns the members between two byte strings in reverse order, where all scores are equal.", COST),
+    spec("ZCOUNT", zcount).exactly(4).keys(KeySpec::RO_ACCESS).flags(Flags::READONLY_FAST).group(Group::SortedSet).since("2.0.0")
         .docs("key min max", "Counts the members with scores in a range.", COUNT_COST),
-    spec("ZLEXCOUNT", zlexcount)
-        .exactly(4)
-        .keys(KeySpec::RO_ACCESS)
-        .flags(Flags::READONLY_FAST)
-        .group(Group::SortedSet)
-        .since("2.8.9")
-        .docs(
-            "key min max",
-            "Counts the members between two byte strings, where all scores are equal.",
-            COUNT_COST,
-        ),
-    spec("ZREMRANGEBYRANK", zremrangebyrank)
-        .exactly(4)
-        .keys(KeySpec::RW_DELETE)
-        .flags(Flags::WRITE)
-        .group(Group::SortedSet)
-        .since("2.0.0")
+    spec("ZLEXCOUNT", zlexcount).exactly(4).keys(KeySpec::RO_ACCESS).flags(Flags::READONLY_FAST).group(Group::SortedSet).since("2.8.9")
+        .docs("key min max", "Counts the members between two byte strings, where all scores are equal.", COUNT_COST),
+    spec("ZREMRANGEBYRANK", zremrangebyrank).exactly(4).keys(KeySpec::RW_DELETE).flags(Flags::WRITE).group(Group::SortedSet).since("2.0.0")
         .docs("key start stop", "Removes a range of members, by rank.", COST),
-    spec("ZREMRANGEBYSCORE", zremrangebyscore)
-        .exactly(4)
-        .keys(KeySpec::RW_DELETE)
-        .flags(Flags::WRITE)
-        .group(Group::SortedSet)
-        .since("1.2.0")
+    spec("ZREMRANGEBYSCORE", zremrangebyscore).exactly(4).keys(KeySpec::RW_DELETE).flags(Flags::WRITE).group(Group::SortedSet).since("1.2.0")
         .docs("key min max", "Removes the members with scores in a range.", COST),
-    spec("ZREMRANGEBYLEX", zremrangebylex)
-        .exactly(4)
-        .keys(KeySpec::RW_DELETE)
-        .flags(Flags::WRITE)
-        .group(Group::SortedSet)
-        .since("2.8.9")
-        .docs(
-            "key min max",
-            "Removes the members between two byte strings, where all scores are equal.",
-            COST,
-        ),
+    spec("ZREMRANGEBYLEX", zremrangebylex).exactly(4).keys(KeySpec::RW_DELETE).flags(Flags::WRITE).group(Group::SortedSet).since("2.8.9")
+        .docs("key min max", "Removes the members between two byte strings, where all scores are equal.", COST),
 ];
 
 const NOT_A_SCORE: CommandError = CommandError::Text("ERR min or max is not a float");

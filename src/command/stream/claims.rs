@@ -2,7 +2,7 @@
 //! XGROUP CREATECONSUMER, and XGROUP SETID.
 
 use crate::state::context::{Context, Effect};
-use crate::types::stream::{Group, Pending, StreamId};
+use crate::types::stream::{Group, Pending, StreamId, shifted};
 
 /// The effect of one command on one stream's group.
 pub(crate) struct Claims<'a> {
@@ -13,13 +13,16 @@ pub(crate) struct Claims<'a> {
     /// Whether replicas are informed about consumers that were only seen. A log is not informed,
     /// because loading sets that time.
     tells_seen: bool,
+    /// How far Unix times are ahead of those of pending entries.
+    shift_ms: i64,
 }
 
 impl<'a> Claims<'a> {
     pub fn new(ctx: &Context<'_>, key: &'a [u8], group: &'a [u8]) -> Self {
         let requests = ctx.is_heard().then(Vec::new);
         let tells_seen = requests.is_some() && ctx.core.state.replication.backlog.is_some();
-        Claims { key, group, requests, tells_seen }
+        let shift_ms = ctx.core.keyspace.lease_shift_ms();
+        Claims { key, group, requests, tells_seen, shift_ms }
     }
 
     fn add(&mut self, request: &[&[u8]]) {
@@ -51,7 +54,7 @@ impl<'a> Claims<'a> {
             return;
         }
         let (id, last) = (id.text(), last.text());
-        let time = pending.delivered_ms.to_string();
+        let time = shifted(pending.delivered_ms, self.shift_ms).to_string();
         let deliveries = pending.deliveries.to_string();
         let mut request: Vec<&[u8]> =
             vec![b"XCLAIM", self.key, self.group, consumer, b"0", id.as_ref()];
@@ -64,6 +67,11 @@ impl<'a> Claims<'a> {
     /// A consumer was created without entries.
     pub fn created(&mut self, consumer: &[u8]) {
         self.add(&[b"XGROUP", b"CREATECONSUMER", self.key, self.group, consumer]);
+    }
+
+    /// A consumer was deleted.
+    pub fn deleted(&mut self, consumer: &[u8]) {
+        self.add(&[b"XGROUP", b"DELCONSUMER", self.key, self.group, consumer]);
     }
 
     /// The last time a consumer was seen, if replicas are informed about it.

@@ -4,110 +4,62 @@
 use crate::collections::table::Slot;
 use crate::command::help::reply_help;
 use crate::command::stream::claims::Claims;
+use crate::command::stream::owner::Owner;
 use crate::command::stream::{
     Bound, announce, parse_bound, parse_id, parse_ids, reply_entry, reply_id, stream_spec,
 };
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
+use crate::keyspace::waiting::{Ticket, Wanted};
 use crate::resp::args::Args;
 use crate::resp::number;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
+use crate::state::Core;
 use crate::state::context::{CommandResult, Context, Outcome};
 use crate::state::spec::{
     Categories, CommandSpec, Flags, Group as CommandGroup, Handler, KeyFlags,
 };
 use crate::state::spec::{container, key, spec};
-use crate::types::stream::{ConsumerId, Entries, Group, Pending, Stream, StreamId};
+use crate::types::stream::{
+    ConsumerId, Entries, Group, PAUSED, Pending, RELEASED, Stream, StreamId, shifted,
+};
 
 const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    container("XGROUP", SUBCOMMANDS).group(CommandGroup::Stream).since("5.0.0").docs(
-        "",
-        "Commands about consumer groups.",
-        "Depends on the subcommand.",
-    ),
-    stream_spec("XACK", xack, "5.0.0", Flags::WRITE_FAST)
-        .at_least(4)
-        .keys(&[key(1, KeyFlags::RW_UPDATE)])
-        .docs(
-            "key group id [id ...]",
-            "Removes entries from a group's pending list, and counts those that were in it.",
-            "O(log N) for each entry, N being the number of pending ones",
-        ),
-    stream_spec("XPENDING", xpending, "5.0.0", Flags::READONLY)
-        .at_least(3)
-        .keys(&[key(1, KeyFlags::RO_ACCESS)])
-        .tips(NONDETERMINISTIC)
-        .docs(
-            "key group [[IDLE min-idle-time] start end count [consumer]]",
-            "Lists the pending entries of a group, with their consumers and idle times.",
-            "O(N) for N entries that are looked at; a summary costs O(N) for N consumers",
-        ),
-    stream_spec("XCLAIM", xclaim, "5.0.0", Flags::WRITE_FAST)
-        .at_least(6)
-        .keys(&[key(1, KeyFlags::RW_UPDATE)])
-        .tips(NONDETERMINISTIC)
-        .docs(
-            "key group consumer min-idle-time id [id ...] [IDLE ms] [TIME unix-time-milliseconds] \
-             [RETRYCOUNT count] [FORCE] [JUSTID] [LASTID lastid]",
+    container("XGROUP", SUBCOMMANDS).group(CommandGroup::Stream).since("5.0.0")
+        .docs("", "Commands about consumer groups.", "Depends on the subcommand."),
+    stream_spec("XACK", xack, "5.0.0", Flags::WRITE_FAST).at_least(4).keys(&[key(1, KeyFlags::RW_UPDATE)])
+        .docs("key group [OWNER consumer] id [id ...]", "Removes entries from a group's pending list, and counts those that were in it.",
+            "O(log N) for each entry, N being the number of pending ones"),
+    stream_spec("XPENDING", xpending, "5.0.0", Flags::READONLY).at_least(3).keys(&[key(1, KeyFlags::RO_ACCESS)]).tips(NONDETERMINISTIC)
+        .docs("key group [[IDLE min-idle-time] start end count [consumer]]", "Lists the pending entries of a group, with their consumers and idle times.",
+            "O(N) for N entries that are looked at; a summary costs O(N) for N consumers"),
+    stream_spec("XCLAIM", xclaim, "5.0.0", Flags::WRITE_FAST).at_least(6).keys(&[key(1, KeyFlags::RW_UPDATE)]).tips(NONDETERMINISTIC)
+        .docs("key group consumer min-idle-time id [id ...] [IDLE ms] [TIME unix-time-milliseconds] [RETRYCOUNT count] \
+            [FORCE] [JUSTID] [LASTID lastid] [OWNER owner]",
             "Assigns pending entries to another consumer, if they have been idle for long enough.",
-            "O(log N) for each entry, N being the number of pending ones",
-        ),
-    stream_spec("XAUTOCLAIM", xautoclaim, "6.2.0", Flags::WRITE_FAST)
-        .at_least(6)
-        .keys(&[key(1, KeyFlags::RW_DELETE)])
-        .tips(NONDETERMINISTIC)
-        .docs(
-            "key group consumer min-idle-time start [COUNT count] [JUSTID]",
+            "O(log N) for each entry, N being the number of pending ones"),
+    stream_spec("XAUTOCLAIM", xautoclaim, "6.2.0", Flags::WRITE_FAST).at_least(6).keys(&[key(1, KeyFlags::RW_DELETE)]).tips(NONDETERMINISTIC)
+        .docs("key group consumer min-idle-time start [COUNT count] [JUSTID]",
             "Assigns to a consumer the pending entries that have been idle for long enough.",
-            "O(N) for N entries that are looked at, at most ten times the count",
-        ),
+            "O(N) for N entries that are looked at, at most ten times the count"),
 ];
 
+#[rustfmt::skip]
 const SUBCOMMANDS: &[CommandSpec] = &[
-    group_spec("CREATE", create, "5.0.0", Flags::WRITE_DENYOOM)
-        .at_least(5)
-        .keys(&[key(2, KeyFlags::RW_INSERT)])
-        .docs(
-            "key group <id | $> [MKSTREAM] [ENTRIESREAD entries-read]",
-            "Creates a group that reads a stream from a given ID on.",
-            "O(1)",
-        ),
-    group_spec("CREATECONSUMER", create_consumer, "6.2.0", Flags::WRITE_DENYOOM)
-        .exactly(5)
-        .keys(&[key(2, KeyFlags::RW_INSERT)])
+    group_spec("CREATE", create, "5.0.0", Flags::WRITE_DENYOOM).at_least(5).keys(&[key(2, KeyFlags::RW_INSERT)])
+        .docs("key group <id | $> [MKSTREAM] [ENTRIESREAD entries-read]", "Creates a group that reads a stream from a given ID on.", "O(1)"),
+    group_spec("CREATECONSUMER", create_consumer, "6.2.0", Flags::WRITE_DENYOOM).exactly(5).keys(&[key(2, KeyFlags::RW_INSERT)])
         .docs("key group consumer", "Creates a consumer before it reads.", "O(1)"),
-    group_spec("DELCONSUMER", delete_consumer, "5.0.0", Flags::WRITE)
-        .exactly(5)
-        .keys(&[key(2, KeyFlags::RW_DELETE)])
-        .docs(
-            "key group consumer",
-            "Removes a consumer and its pending entries, and counts these.",
-            "O(N) for N pending entries",
-        ),
-    group_spec("DESTROY", destroy, "5.0.0", Flags::WRITE)
-        .exactly(4)
-        .keys(&[key(2, KeyFlags::RW_DELETE)])
-        .docs(
-            "key group",
-            "Removes a group with its consumers and pending entries.",
-            "O(N) for N pending entries",
-        ),
-    group_spec("SETID", set_id, "5.0.0", Flags::WRITE)
-        .at_least(5)
-        .keys(&[key(2, KeyFlags::RW_UPDATE)])
-        .docs(
-            "key group <id | $> [ENTRIESREAD entries-read]",
-            "Sets the ID after which a group reads.",
-            "O(1)",
-        ),
-    spec("HELP", help)
-        .exactly(2)
-        .group(CommandGroup::Stream)
-        .since("5.0.0")
-        .flags(Flags::LOADING_STALE)
-        .categories(Categories::STREAM)
+    group_spec("DELCONSUMER", delete_consumer, "5.0.0", Flags::WRITE).at_least(5).keys(&[key(2, KeyFlags::RW_DELETE)])
+        .docs("key group consumer [RELEASE]", "Removes a consumer. Removes or releases its pending entries, and counts them.", "O(N) for N pending entries"),
+    group_spec("DESTROY", destroy, "5.0.0", Flags::WRITE).exactly(4).keys(&[key(2, KeyFlags::RW_DELETE)])
+        .docs("key group", "Removes a group with its consumers and pending entries.", "O(N) for N pending entries"),
+    group_spec("SETID", set_id, "5.0.0", Flags::WRITE).at_least(5).keys(&[key(2, KeyFlags::RW_UPDATE)])
+        .docs("key group <id | $> [ENTRIESREAD entries-read]", "Sets the ID after which a group reads.", "O(1)"),
+    spec("HELP", help).exactly(2).group(CommandGroup::Stream).since("5.0.0").flags(Flags::LOADING_STALE).categories(Categories::STREAM)
         .docs("", "Lists the subcommands.", "O(1)"),
 ];
 
@@ -125,6 +77,8 @@ const NO_KEY: CommandError = CommandError::Text(
      use the MKSTREAM option to create an empty stream automatically.",
 );
 const BUSY: CommandError = CommandError::Text("BUSYGROUP Consumer Group name already exists");
+const RESERVED: CommandError =
+    CommandError::Text("ERR The names ':released' and ':paused' are reserved");
 const BAD_ENTRIES_READ: CommandError =
     CommandError::Text("ERR value for ENTRIESREAD must be positive or -1");
 
@@ -140,6 +94,13 @@ pub(super) fn no_key_or_group(key: &[u8], group: &[u8], behind: &str) -> Command
     let parts: [&[u8]; 6] =
         [b"NOGROUP No such key '", key, b"' or consumer group '", group, b"'", behind.as_bytes()];
     CommandError::of_parts(&parts)
+}
+
+/// Checks a consumer that reads or claims. Errors: the name is one of those with a meaning.
+#[inline]
+pub(super) fn check_reader(ctx: &Context<'_>, name: &[u8]) -> Result<(), CommandError> {
+    let is_reserved = name.first() == Some(&b':') && (name == RELEASED || name == PAUSED);
+    if is_reserved && !ctx.is_repeated() { Err(RESERVED) } else { Ok(()) }
 }
 
 // ---- XGROUP -------------------------------------------------------------------------------------
@@ -170,6 +131,15 @@ impl GroupOptions {
             }
         }
         Ok(options)
+    }
+
+    /// The number of entries read. `added`: those ever added, of which Redis 8.6 lets no more count
+    /// as read.
+    fn read_of(&self, ctx: &Context<'_>, added: i64) -> Option<i64> {
+        match ctx.core.state.config.compatible_with.is_redis_8() {
+            true => self.read.map(|read| read.min(added)),
+            false => self.read,
+        }
     }
 }
 
@@ -214,7 +184,11 @@ fn create(ctx: &mut Context<'_>) -> CommandResult {
         (b"$", None) => StreamId::MIN,
         (text, _) => parse_id(text, 0)?,
     };
-    let group = Group::new(last, options.read);
+    let added = match found {
+        Some(slot) => ctx.core.keyspace.stream_at(slot)?.entries().added,
+        None => 0,
+    };
+    let group = Group::new(last, options.read_of(ctx, added));
     let Some(slot) = found else {
         let mut stream = Stream::default();
         stream.groups.insert(name, group);
@@ -246,8 +220,10 @@ fn set_id(ctx: &mut Context<'_>) -> CommandResult {
         b"+" => StreamId::MAX,
         text => parse_id(text, 0)?,
     };
+    let added = ctx.core.keyspace.stream_at(slot)?.entries().added;
+    let read = options.read_of(ctx, added);
     let group = group_mut(ctx, slot)?;
-    (group.last, group.read) = (last, options.read);
+    (group.last, group.read) = (last, read);
     announce(ctx, "xgroup-setid", ctx.key(2));
     ctx.reply.ok();
     Ok(Outcome::Replied)
@@ -273,6 +249,9 @@ fn create_consumer(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find_group(ctx)?;
     let (name, now_ms) = (ctx.args.get(4), ctx.core.state.now.unix().0);
     let was_seen_then = ctx.is_repeated();
+    if name == RELEASED && !was_seen_then {
+        return Err(RESERVED);
+    }
     let group = group_mut(ctx, slot)?;
     let is_new = group.find_consumer(name).is_none();
     if is_new {
@@ -285,17 +264,78 @@ fn create_consumer(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `XGROUP DELCONSUMER key group consumer`: the number of its pending entries.
+/// `XGROUP DELCONSUMER key group consumer [RELEASE]`: the number of its pending entries.
 fn delete_consumer(ctx: &mut Context<'_>) -> CommandResult {
-    let slot = find_group(ctx)?;
-    let name = ctx.args.get(4);
-    let group = group_mut(ctx, slot)?;
-    let pending = group.find_consumer(name).map(|consumer| group.remove_consumer(consumer));
-    if pending.is_some() {
-        announce(ctx, "xgroup-delconsumer", ctx.key(2));
+    let releases = ctx.args.len() == 6 && ctx.args.get(5).eq_ignore_ascii_case(b"RELEASE");
+    if ctx.args.len() > 5 && !releases {
+        return Err(CommandError::WrongArity(ctx.command.full_name.clone()));
     }
-    ctx.reply.integer(pending.unwrap_or(0) as i64);
+    let slot = find_group(ctx)?;
+    let (key, name) = (ctx.args.get(2), ctx.args.get(4));
+    // Released entries have no consumer that clients know.
+    let is_hidden = name == RELEASED && !ctx.is_repeated();
+    let mut claims = Claims::new(ctx, key, ctx.args.get(3));
+    let unix_ms = ctx.core.state.now.unix().0;
+    let (entries, groups) = ctx.core.keyspace.groups_mut(slot)?;
+    let group = groups.get_mut(ctx.args.get(3)).ok_or_else(|| no_group(ctx.args.get(3), key))?;
+    let Some(consumer) = group.find_consumer(name).filter(|_| !is_hidden) else {
+        ctx.reply.integer(0);
+        return Ok(Outcome::Replied);
+    };
+    let mut pending = group.consumer(consumer).pending().len();
+    if releases {
+        release_all(&mut claims, entries, group, consumer, unix_ms);
+    } else {
+        pending = group.remove_consumer(consumer);
+    }
+    announce(ctx, "xgroup-delconsumer", ctx.key(2));
+    if releases {
+        claims.repeat(ctx, true);
+        ctx.core.keyspace.pending_changed(key);
+    }
+    if name == PAUSED {
+        resume(ctx, key);
+    }
+    ctx.reply.integer(pending as i64);
     Ok(Outcome::Replied)
+}
+
+/// Wakes the blocked consumers of a stream, also at the sorted sets whose members move there: no
+/// alarm was set for these while the group was paused.
+fn resume(ctx: &mut Context<'_>, key: &[u8]) {
+    let database = ctx.core.keyspace.selected();
+    let Core { keyspace, state } = &mut *ctx.core;
+    let tickets: Vec<Ticket> = keyspace.waiting.iter(database, key, Wanted::StreamClaim).collect();
+    keyspace.waiting.note_change(database, key);
+    for wait in tickets.into_iter().filter_map(|ticket| state.waits.get(ticket)) {
+        wait.keys().for_each(|(_, key)| keyspace.waiting.note_change(database, key));
+    }
+}
+
+/// Releases a consumer's entries as if they had not been delivered to it, and removes it.
+fn release_all(
+    claims: &mut Claims<'_>,
+    entries: &Entries,
+    group: &mut Group,
+    consumer: ConsumerId,
+    unix_ms: i64,
+) {
+    let name = group.consumer(consumer).name.clone();
+    let ids: Vec<StreamId> =
+        group.consumer(consumer).pending().iter().map(|(id, ())| *id).collect();
+    for id in ids {
+        // One whose data are gone could not be claimed: it goes with its consumer.
+        let Some(before) = group.pending().get(&id).copied().filter(|_| entries.contains(id))
+        else {
+            continue;
+        };
+        let deliveries = before.deliveries.saturating_sub(1).max(0);
+        let pending = group.release(id, deliveries, None, unix_ms);
+        group.consumer_mut(pending.consumer).active_ms = Some(unix_ms);
+        claims.assigned(RELEASED, id, pending, group.last);
+    }
+    group.remove_consumer(consumer);
+    claims.deleted(&name);
 }
 
 /// `XGROUP HELP`: an array of simple strings.
@@ -311,8 +351,8 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
             "      Set how many entries the group has read so far.",
             "CREATECONSUMER <key> <group> <consumer>",
             "    Create a consumer.",
-            "DELCONSUMER <key> <group> <consumer>",
-            "    Remove a consumer and its pending entries.",
+            "DELCONSUMER <key> <group> <consumer> [RELEASE]",
+            "    Remove a consumer and its pending entries, or release them first.",
             "DESTROY <key> <group>",
             "    Remove a group.",
             "SETID <key> <group> <id|$> [ENTRIESREAD <count>]",
@@ -341,15 +381,40 @@ fn parts_mut<'c>(
     Ok((entries, group))
 }
 
-/// `XACK key group id [id ...]`: how many were pending.
+/// `XACK key group [OWNER consumer] id [id ...]`: how many were pending (for this consumer).
 fn xack(ctx: &mut Context<'_>) -> CommandResult {
     let Some(slot) = find_read(ctx)? else {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     };
+    let mut owner = Owner::default();
+    let mut cursor = ctx.args.cursor(3);
+    // Without IDs after it, it is not the option but a bad ID.
+    if cursor.remaining() > 2 && owner.take(&mut cursor)? {
+        return acknowledge_owned(ctx, slot, owner);
+    }
     let ids = parse_ids(ctx.args, 3)?;
     let (_, group) = parts_mut(ctx, slot)?;
     let acknowledged = ids.into_iter().filter(|id| group.acknowledge(*id)).count();
+    ctx.core.keyspace.changed_aside(acknowledged as u64);
+    ctx.reply.integer(acknowledged as i64);
+    Ok(Outcome::Replied)
+}
+
+/// XACK with OWNER: acknowledges the entries that are pending for this consumer. Files and replicas
+/// get the plain command with these.
+fn acknowledge_owned(ctx: &mut Context<'_>, slot: Slot, owner: Owner<'_>) -> CommandResult {
+    let mut ids = parse_ids(ctx.args, 5)?;
+    let (_, group) = parts_mut(ctx, slot)?;
+    let fence = owner.fence(group);
+    ids.retain(|id| fence.admits(group, *id) && group.acknowledge(*id));
+    let (acknowledged, args) = (ids.len(), ctx.args);
+    if acknowledged > 0 {
+        ctx.instead_gathered(|_, request| {
+            request.extend([b"XACK", args.get(1), args.get(2)].map(<[u8]>::to_vec));
+            request.extend(ids.iter().map(|id| id.text().as_ref().to_vec()));
+        });
+    }
     ctx.core.keyspace.changed_aside(acknowledged as u64);
     ctx.reply.integer(acknowledged as i64);
     Ok(Outcome::Replied)
@@ -400,7 +465,7 @@ impl<'a> PendingFilter<'a> {
 /// and deliveries.
 fn xpending(ctx: &mut Context<'_>) -> CommandResult {
     let filter = PendingFilter::parse(ctx.args)?;
-    let now_ms = ctx.core.state.now.unix().0;
+    let now_ms = ctx.core.keyspace.lease_ms();
     let (key, name) = (ctx.args.get(1), ctx.args.get(2));
     let slot = find_read(ctx)?.ok_or_else(|| no_key_or_group(key, name, ""))?;
     let stream = ctx.core.keyspace.stream_at(slot)?;
@@ -411,6 +476,9 @@ fn xpending(ctx: &mut Context<'_>) -> CommandResult {
     }
     Ok(Outcome::Replied)
 }
+
+/// The idle time of a released entry that may be claimed.
+pub(super) const NOT_IDLE: i64 = -1;
 
 fn reply_summary(reply: &mut ReplyWriter<'_>, group: &Group) {
     reply.array(4);
@@ -424,7 +492,7 @@ fn reply_summary(reply: &mut ReplyWriter<'_>, group: &Group) {
     };
     reply_id(reply, *first);
     reply_id(reply, *last);
-    let consumers = group.consumers().filter(|consumer| !consumer.pending().is_empty());
+    let consumers = group.shown_consumers().filter(|consumer| !consumer.pending().is_empty());
     reply.array(consumers.clone().count());
     for consumer in consumers {
         reply.array(2);
@@ -443,13 +511,25 @@ fn reply_pending(
     let list = reply.defer_array();
     let mut sent = 0;
     let idle_ms = |pending: &Pending| now_ms.saturating_sub(pending.delivered_ms);
-    let is_idle = |pending: &Pending| idle_ms_min == 0 || idle_ms(pending) >= idle_ms_min;
+    let is_idle = |pending: &Pending| {
+        let is_free = group.is_released(pending.consumer) && idle_ms(pending) >= 0;
+        idle_ms_min == 0 || is_free || idle_ms(pending) >= idle_ms_min
+    };
     let mut show = |id: StreamId, pending: &Pending| {
         sent += 1;
         reply.array(4);
         reply_id(reply, id);
-        reply.bulk(&group.consumer(pending.consumer).name);
-        reply.integer(idle_ms(pending).max(0));
+        match group.is_released(pending.consumer) {
+            true => {
+                reply.bulk(b"");
+                // Minus the milliseconds until it may be claimed.
+                reply.integer(idle_ms(pending).min(NOT_IDLE));
+            }
+            false => {
+                reply.bulk(&group.consumer(pending.consumer).name);
+                reply.integer(idle_ms(pending).max(0));
+            }
+        }
         reply.integer(pending.deliveries);
     };
     match filter.consumer.map(|name| group.find_consumer(name)) {
@@ -478,20 +558,22 @@ fn integer_or(text: &[u8], error: &'static str) -> Result<i64, CommandError> {
 }
 
 /// XCLAIM's arguments after the consumer.
-struct ClaimOptions {
+struct ClaimOptions<'a> {
     idle_ms_min: i64,
     ids: Vec<StreamId>,
-    delivered_ms: i64,
+    /// Unix milliseconds; None: now.
+    delivered_ms: Option<i64>,
     deliveries: Option<i64>,
     force: bool,
     just_id: bool,
     last: StreamId,
+    owner: Owner<'a>,
 }
 
-impl ClaimOptions {
+impl<'a> ClaimOptions<'a> {
     /// `min-idle-time id [id ...] [options]`, from argument 4 on. The options start at the first
     /// argument that is not an ID.
-    fn parse(args: Args<'_>, now_ms: i64, is_repeated: bool) -> Result<Self, CommandError> {
+    fn parse(args: Args<'a>, now_ms: i64, is_repeated: bool) -> Result<Self, CommandError> {
         let idle = integer_or(args.get(4), "ERR Invalid min-idle-time argument for XCLAIM")?;
         let ids: Vec<StreamId> =
             args.iter_from(5).map_while(|text| StreamId::parse(text, 0)).collect();
@@ -499,11 +581,12 @@ impl ClaimOptions {
         let mut options = ClaimOptions {
             idle_ms_min: idle.max(0),
             ids,
-            delivered_ms: now_ms,
+            delivered_ms: None,
             deliveries: None,
             force: false,
             just_id: false,
             last: StreamId::MIN,
+            owner: Owner::default(),
         };
         while !cursor.is_at_end() {
             let has_value = cursor.remaining() >= 2;
@@ -514,28 +597,32 @@ impl ClaimOptions {
             } else if has_value && cursor.take_word("IDLE") {
                 let text = cursor.take()?;
                 let idle = integer_or(text, "ERR Invalid IDLE option argument for XCLAIM")?;
-                options.delivered_ms = now_ms.wrapping_sub(idle);
+                options.delivered_ms = Some(now_ms.wrapping_sub(idle));
             } else if has_value && cursor.take_word("TIME") {
                 let text = cursor.take()?;
-                options.delivered_ms =
-                    integer_or(text, "ERR Invalid TIME option argument for XCLAIM")?;
+                let time = integer_or(text, "ERR Invalid TIME option argument for XCLAIM")?;
+                options.delivered_ms = Some(time);
             } else if has_value && cursor.take_word("RETRYCOUNT") {
                 let text = cursor.take()?;
                 let count = integer_or(text, "ERR Invalid RETRYCOUNT option argument for XCLAIM")?;
                 options.deliveries = Some(count).filter(|count| *count >= 0);
             } else if has_value && cursor.take_word("LASTID") {
                 options.last = parse_id(cursor.take()?, 0)?;
+            } else if options.owner.take(&mut cursor)? {
+                continue;
             } else {
                 let parts: [&[u8]; 3] = [b"ERR Unrecognized XCLAIM option '", cursor.take()?, b"'"];
                 return Err(CommandError::of_parts(&parts));
             }
         }
+        // An entry that is pending for nobody has no owner.
+        if options.force && options.owner.is_given() {
+            return Err(CommandError::Syntax);
+        }
         // An impossible time becomes now: another machine's clock may have computed it. A time from
         // a file or the primary was valid once.
         let latest = if is_repeated { i64::MAX } else { now_ms };
-        if !(0..=latest).contains(&options.delivered_ms) {
-            options.delivered_ms = now_ms;
-        }
+        options.delivered_ms = options.delivered_ms.filter(|ms| (0..=latest).contains(ms));
         Ok(options)
     }
 }
@@ -543,7 +630,7 @@ impl ClaimOptions {
 /// The consumer that claims entries, and the effect.
 struct Claimant<'a> {
     name: &'a [u8],
-    now_ms: i64,
+    unix_ms: i64,
     just_id: bool,
     /// Its index in the group, once it has claimed an entry.
     consumer: Option<ConsumerId>,
@@ -558,11 +645,11 @@ struct Claimant<'a> {
 
 impl<'a> Claimant<'a> {
     /// The claimant of a request: `key group consumer` after the command's name.
-    fn new(ctx: &Context<'a>, now_ms: i64, just_id: bool) -> Self {
+    fn new(ctx: &Context<'a>, just_id: bool) -> Self {
         let args = ctx.args;
         Claimant {
             name: args.get(3),
-            now_ms,
+            unix_ms: ctx.core.state.now.unix().0,
             just_id,
             consumer: None,
             is_new: false,
@@ -587,7 +674,7 @@ impl<'a> Claimant<'a> {
     fn meet(&mut self, group: &mut Group) -> ConsumerId {
         *self.consumer.get_or_insert_with(|| {
             self.last_seen = self.claims.last_seen(group, self.name);
-            let (consumer, is_new) = group.meet_consumer(self.name, self.now_ms);
+            let (consumer, is_new) = group.meet_consumer(self.name, self.unix_ms);
             self.is_new = is_new;
             consumer
         })
@@ -608,7 +695,7 @@ impl<'a> Claimant<'a> {
         group.assign(id, pending);
         self.claims.assigned(self.name, id, pending, group.last);
         if self.is_active {
-            group.consumer_mut(consumer).active_ms = Some(self.now_ms);
+            group.consumer_mut(consumer).active_ms = Some(self.unix_ms);
         }
         match entries.get(id) {
             Some(entry) if !self.just_id => reply_entry(reply, entry),
@@ -623,11 +710,12 @@ impl<'a> Claimant<'a> {
         if self.claimed == 0 {
             match self.is_new {
                 true => self.claims.created(self.name),
-                false => self.claims.seen(self.name, self.last_seen, self.now_ms),
+                false => self.claims.seen(self.name, self.last_seen, self.unix_ms),
             }
         }
         self.claims.repeat(ctx, self.is_new || self.changes > 0);
         ctx.core.keyspace.changed_aside(self.changes);
+        ctx.core.keyspace.pending_changed(ctx.args.get(1));
         if self.is_new {
             announce(ctx, "xgroup-createconsumer", ctx.key(1));
         }
@@ -635,16 +723,19 @@ impl<'a> Claimant<'a> {
 }
 
 /// `XCLAIM key group consumer min-idle-time id [id ...] [IDLE ms] [TIME unix-time-milliseconds]
-/// [RETRYCOUNT count] [FORCE] [JUSTID] [LASTID id]`: an array of the entries claimed, or of their
-/// IDs.
+/// [RETRYCOUNT count] [FORCE] [JUSTID] [LASTID id] [OWNER owner]`: an array of the entries claimed,
+/// or of their IDs.
 fn xclaim(ctx: &mut Context<'_>) -> CommandResult {
     let (key, name) = (ctx.args.get(1), ctx.args.get(2));
     let slot = find_read(ctx)?.ok_or_else(|| no_key_or_group(key, name, ""))?;
-    let now_ms = ctx.core.state.now.unix().0;
+    let now_ms = ctx.core.keyspace.lease_ms();
     // A repeated command is exact: the named consumer has claimed the entry, or it was deleted.
     let is_repeated = ctx.is_repeated();
-    let options = ClaimOptions::parse(ctx.args, now_ms, is_repeated)?;
-    let mut claimant = Claimant::new(ctx, now_ms, options.just_id);
+    let options = ClaimOptions::parse(ctx.args, ctx.core.state.now.unix().0, is_repeated)?;
+    check_reader(ctx, ctx.args.get(3))?;
+    let shift_ms = ctx.core.keyspace.lease_shift_ms();
+    let delivered_ms = options.delivered_ms.map_or(now_ms, |at_ms| shifted(at_ms, -shift_ms));
+    let mut claimant = Claimant::new(ctx, options.just_id);
     claimant.is_active = options.force || !is_repeated;
     let is_always_seen = ctx.core.state.config.reports_7_2() && !is_repeated;
     let (entries, groups) = ctx.core.keyspace.groups_mut(slot)?;
@@ -658,8 +749,12 @@ fn xclaim(ctx: &mut Context<'_>) -> CommandResult {
     if is_always_seen {
         claimant.meet(group);
     }
+    let fence = options.owner.fence(group);
     let list = reply.defer_array();
     for &id in &options.ids {
+        if !fence.admits(group, id) {
+            continue;
+        }
         let pending = group.pending().get(&id).copied();
         if !entries.contains(id) {
             claimant.drop_deleted(group, id);
@@ -668,7 +763,9 @@ fn xclaim(ctx: &mut Context<'_>) -> CommandResult {
         let deliveries = match pending {
             Some(pending) => {
                 let idle_ms = now_ms.saturating_sub(pending.delivered_ms);
-                if options.idle_ms_min > 0 && idle_ms < options.idle_ms_min {
+                // A released entry may be taken by its ID before its pause is over.
+                let is_free = group.is_released(pending.consumer);
+                if options.idle_ms_min > 0 && idle_ms < options.idle_ms_min && !is_free {
                     continue;
                 }
                 pending.deliveries
@@ -679,9 +776,9 @@ fn xclaim(ctx: &mut Context<'_>) -> CommandResult {
         };
         let deliveries = match options.deliveries {
             Some(deliveries) => deliveries,
-            None => deliveries.wrapping_add(i64::from(!options.just_id)),
+            None => deliveries.saturating_add(i64::from(!options.just_id)),
         };
-        claimant.take(reply, entries, group, id, options.delivered_ms, deliveries);
+        claimant.take(reply, entries, group, id, delivered_ms, deliveries);
     }
     reply.finish(list, claimant.claimed);
     if claimant.changes == 1 && options.last > before && claimant.claimed == 0 {
@@ -738,8 +835,9 @@ fn xautoclaim(ctx: &mut Context<'_>) -> CommandResult {
     let options = AutoclaimOptions::parse(ctx.args)?;
     let (key, name) = (ctx.args.get(1), ctx.args.get(2));
     let slot = find_read(ctx)?.ok_or_else(|| no_key_or_group(key, name, ""))?;
-    let now_ms = ctx.core.state.now.unix().0;
-    let mut claimant = Claimant::new(ctx, now_ms, options.just_id);
+    check_reader(ctx, ctx.args.get(3))?;
+    let now_ms = ctx.core.keyspace.lease_ms();
+    let mut claimant = Claimant::new(ctx, options.just_id);
     let is_always_seen = ctx.core.state.config.reports_7_2();
     let (entries, groups) = ctx.core.keyspace.groups_mut(slot)?;
     let group = groups.get_mut(name).ok_or_else(|| no_key_or_group(key, name, ""))?;
@@ -767,10 +865,11 @@ fn xautoclaim(ctx: &mut Context<'_>) -> CommandResult {
             continue;
         }
         let idle_ms = now_ms.saturating_sub(pending.delivered_ms);
-        if options.idle_ms_min > 0 && idle_ms < options.idle_ms_min {
+        let least_ms = if group.is_released(pending.consumer) { 0 } else { options.idle_ms_min };
+        if options.idle_ms_min > 0 && idle_ms < least_ms {
             continue;
         }
-        let deliveries = pending.deliveries.wrapping_add(i64::from(!options.just_id));
+        let deliveries = pending.deliveries.saturating_add(i64::from(!options.just_id));
         claimant.take(&mut claimed, entries, group, id, now_ms, deliveries);
         count -= 1;
     }

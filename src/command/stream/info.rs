@@ -3,43 +3,33 @@
 use crate::collections::table::Slot;
 use crate::command::help::reply_help;
 use crate::command::stream::group::no_group;
+use crate::command::stream::idempotent::limits;
 use crate::command::stream::{counting, reply_entry, reply_id, stream_spec};
 use crate::error::CommandError;
 use crate::resp::reply::ReplyWriter;
 use crate::state::context::{CommandResult, Context, Outcome};
 use crate::state::spec::{Categories, CommandSpec, Flags, Group as CommandGroup, KeyFlags};
 use crate::state::spec::{container, key, spec};
-use crate::types::stream::{Consumer, Counting, Entries, Group, Stream, StreamId};
+use crate::types::stream::{
+    Consumer, Counting, Entries, Group, Producers, Stream, StreamId, shifted,
+};
 
-pub const COMMANDS: &[CommandSpec] = &[container("XINFO", SUBCOMMANDS)
-    .group(CommandGroup::Stream)
-    .since("5.0.0")
-    .docs("", "Commands that inspect streams.", "Depends on the subcommand.")];
+#[rustfmt::skip]
+pub const COMMANDS: &[CommandSpec] = &[
+    container("XINFO", SUBCOMMANDS).group(CommandGroup::Stream).since("5.0.0")
+        .docs("", "Commands that inspect streams.", "Depends on the subcommand."),
+];
 
+#[rustfmt::skip]
 const SUBCOMMANDS: &[CommandSpec] = &[
-    stream_spec("CONSUMERS", consumers, "5.0.0", Flags::READONLY)
-        .exactly(4)
-        .keys(const { &[key(2, KeyFlags::RO_ACCESS)] })
-        .tips(&["nondeterministic_output"])
+    stream_spec("CONSUMERS", consumers, "5.0.0", Flags::READONLY).exactly(4).keys(const { &[key(2, KeyFlags::RO_ACCESS)] }).tips(&["nondeterministic_output"])
         .docs("key group", "Describes the consumers of a group.", "O(N) for N consumers"),
-    stream_spec("GROUPS", groups, "5.0.0", Flags::READONLY)
-        .exactly(3)
-        .keys(const { &[key(2, KeyFlags::RO_ACCESS)] })
+    stream_spec("GROUPS", groups, "5.0.0", Flags::READONLY).exactly(3).keys(const { &[key(2, KeyFlags::RO_ACCESS)] })
         .docs("key", "Describes the groups of a stream.", "O(N) for N groups"),
-    stream_spec("STREAM", stream, "5.0.0", Flags::READONLY)
-        .at_least(3)
-        .keys(const { &[key(2, KeyFlags::RO_ACCESS)] })
-        .docs(
-            "key [FULL [COUNT count]]",
-            "Describes a stream; with FULL, its entries and groups too.",
-            "O(N) for N nodes, and for the entries that are returned",
-        ),
-    spec("HELP", help)
-        .exactly(2)
-        .group(CommandGroup::Stream)
-        .since("5.0.0")
-        .flags(Flags::LOADING_STALE)
-        .categories(Categories::STREAM)
+    stream_spec("STREAM", stream, "5.0.0", Flags::READONLY).at_least(3).keys(const { &[key(2, KeyFlags::RO_ACCESS)] })
+        .docs("key [FULL [COUNT count]]", "Describes a stream; with FULL, its entries and groups too.",
+            "O(N) for N nodes, and for the entries that are returned"),
+    spec("HELP", help).exactly(2).group(CommandGroup::Stream).since("5.0.0").flags(Flags::LOADING_STALE).categories(Categories::STREAM)
         .docs("", "Lists the subcommands.", "O(1)"),
 ];
 
@@ -92,13 +82,25 @@ fn stream(ctx: &mut Context<'_>) -> CommandResult {
             });
         }
     }
+    let has_producers = ctx.core.state.config.compatible_with.is_redis_8();
+    let (limits, now_ms) = (limits(ctx), ctx.core.state.now.unix().0.max(0) as u64);
+    let shift_ms = ctx.core.keyspace.lease_shift_ms();
     let stream = ctx.core.keyspace.stream_at(slot)?;
     let reply = &mut ctx.reply;
-    reply.map(if full.is_some() { 9 } else { 10 });
+    let more = if has_producers { PRODUCER_FIELDS } else { 0 };
+    reply.map(more + if full.is_some() { 9 } else { 10 });
     reply_entries(reply, stream.entries());
+    if has_producers {
+        match &stream.producers {
+            Some(producers) => reply_producers(reply, producers, now_ms),
+            None => reply_producers(reply, &Producers::new(limits), now_ms),
+        }
+    }
     match full {
         None => reply_ends(reply, stream),
-        Some(count) => FullReply { count, has_active_time, counting }.write(reply, stream),
+        Some(count) => {
+            FullReply { count, has_active_time, counting, shift_ms }.write(reply, stream);
+        }
     }
     Ok(Outcome::Replied)
 }
@@ -112,6 +114,24 @@ fn reply_entries(reply: &mut ReplyWriter<'_>, entries: &Entries) {
     named_id(reply, "max-deleted-entry-id", entries.max_deleted);
     named_integer(reply, "entries-added", entries.added);
     named_id(reply, "recorded-first-entry-id", entries.first());
+}
+
+/// Fields that [`reply_producers`] replies.
+const PRODUCER_FIELDS: usize = 6;
+
+/// What the stream remembers of its producers, as Redis 8.6 shows it.
+fn reply_producers(reply: &mut ReplyWriter<'_>, producers: &Producers, now_ms: u64) {
+    let (mut count, mut names) = (0, 0);
+    for (_, live) in producers.live(now_ms) {
+        count += 1;
+        names += live.count() as i64;
+    }
+    named_integer(reply, "idmp-duration", producers.limits.duration.into());
+    named_integer(reply, "idmp-maxsize", producers.limits.names.into());
+    named_integer(reply, "pids-tracked", count);
+    named_integer(reply, "iids-tracked", names);
+    named_integer(reply, "iids-added", producers.added as i64);
+    named_integer(reply, "iids-duplicates", producers.repeated as i64);
 }
 
 /// The number of groups, the first and the last entry.
@@ -135,6 +155,8 @@ struct FullReply {
     count: usize,
     has_active_time: bool,
     counting: Counting,
+    /// How far Unix times are ahead of those of pending entries.
+    shift_ms: i64,
 }
 
 impl FullReply {
@@ -170,13 +192,16 @@ impl FullReply {
         for (id, pending) in group.pending().iter().take(self.count) {
             reply.array(4);
             reply_id(reply, *id);
-            reply.bulk(&group.consumer(pending.consumer).name);
-            reply.integer(pending.delivered_ms);
+            let is_released = group.is_released(pending.consumer);
+            let name = &group.consumer(pending.consumer).name;
+            reply.bulk(if is_released { b"" } else { name });
+            let delivered_ms = shifted(pending.delivered_ms, self.shift_ms);
+            reply.integer(if is_released { 0 } else { delivered_ms });
             reply.integer(pending.deliveries);
         }
         reply.bulk(b"consumers");
-        reply.array(group.consumers().len());
-        for consumer in group.consumers() {
+        reply.array(group.shown_consumers().count());
+        for consumer in group.shown_consumers() {
             self.write_consumer(reply, group, consumer);
         }
     }
@@ -196,7 +221,7 @@ impl FullReply {
             let Some(pending) = group.pending().get(id) else { continue };
             reply.array(3);
             reply_id(reply, *id);
-            reply.integer(pending.delivered_ms);
+            reply.integer(shifted(pending.delivered_ms, self.shift_ms));
             reply.integer(pending.deliveries);
         }
     }
@@ -213,7 +238,7 @@ fn groups(ctx: &mut Context<'_>) -> CommandResult {
         reply.map(6);
         reply.bulk(b"name");
         reply.bulk(name);
-        named_integer(reply, "consumers", group.consumers().len() as i64);
+        named_integer(reply, "consumers", group.shown_consumers().count() as i64);
         named_integer(reply, "pending", group.pending().len() as i64);
         named_id(reply, "last-delivered-id", group.last);
         named_guess(reply, "entries-read", group.read);
@@ -231,8 +256,8 @@ fn consumers(ctx: &mut Context<'_>) -> CommandResult {
     let groups = &ctx.core.keyspace.stream_at(slot)?.groups;
     let group = groups.get(name).ok_or_else(|| no_group(name, key))?;
     let reply = &mut ctx.reply;
-    reply.array(group.consumers().len());
-    for consumer in group.consumers() {
+    reply.array(group.shown_consumers().count());
+    for consumer in group.shown_consumers() {
         reply.map(if has_active_time { 4 } else { 3 });
         reply.bulk(b"name");
         reply.bulk(&consumer.name);

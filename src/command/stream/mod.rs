@@ -1,13 +1,21 @@
 //! Streams: adding, deleting and trimming entries. Reading is in `stream/read.rs`, groups in
-//! `group.rs`, XINFO in `info.rs`; `references.rs` deletes entries with what groups know of them.
+//! `group.rs`, XINFO in `info.rs`; `idempotent.rs` knows requests that are sent again,
+//! `references.rs` deletes entries with what groups know of them, `release.rs` gives pending
+//! entries back, `owner.rs` fences late consumers off, `bury.rs` moves what was delivered too often
+//! to a stream of dead letters; `jobs.rs` has the options for that.
 //!
 //! An empty stream is not deleted: its key keeps the last ID and the groups.
 
+pub(crate) mod bury;
 mod claims;
 pub(crate) mod group;
+pub(crate) mod idempotent;
 pub(crate) mod info;
+mod jobs;
+pub(crate) mod owner;
 pub(crate) mod read;
 pub(crate) mod references;
+pub(crate) mod release;
 
 use crate::collections::table::Slot;
 use crate::config::KeyspaceEvents;
@@ -18,6 +26,9 @@ use crate::resp::reply::ReplyWriter;
 use crate::state::context::{CommandResult, Context, Outcome};
 use crate::state::spec::{CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, key, spec};
 use crate::types::journal::Edit;
+use idempotent::{Named, NamedEntry};
+use references::{References, Trimmed};
+
 use crate::types::stream::{
     AddError, Counting, Entry, Keep, NewId, NodeLimits, Stream, StreamId, Trim,
 };
@@ -31,49 +42,24 @@ pub(crate) const fn stream_spec(
     spec(name, handler).group(Group::Stream).since(since).flags(flags)
 }
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    stream_spec("XADD", xadd, "5.0.0", Flags::WRITE_DENYOOM_FAST)
-        .at_least(5)
-        .keys(&[KeySpec {
-            notes: Some("An update rather than an insertion: it may trim as well"),
-            ..key(1, KeyFlags::RW_UPDATE)
-        }])
+    stream_spec("XADD", xadd, "5.0.0", Flags::WRITE_DENYOOM_FAST).at_least(5)
+        .keys(&[key(1, KeyFlags::RW_UPDATE).noted("An update rather than an insertion: it may trim as well")])
         .tips(&["nondeterministic_output"])
-        .docs(
-            "key [NOMKSTREAM] [<MAXLEN | MINID> [= | ~] threshold [LIMIT count]] <* | id> \
-             field value [field value ...]",
-            "Adds an entry to the end of a stream, creating it if necessary; can trim it.",
-            "O(1), and O(N) for the N entries that are trimmed",
-        ),
-    stream_spec("XTRIM", xtrim, "5.0.0", Flags::WRITE)
-        .at_least(4)
-        .keys(KeySpec::RW_DELETE)
-        .tips(&["nondeterministic_output"])
-        .docs(
-            "key <MAXLEN | MINID> [= | ~] threshold [LIMIT count]",
-            "Removes the oldest entries of a stream, down to a length or up to an ID.",
-            "O(N) for the N entries that are removed",
-        ),
-    stream_spec("XDEL", xdel, "5.0.0", Flags::WRITE_FAST)
-        .at_least(3)
-        .keys(KeySpec::RW_DELETE)
-        .docs(
-            "key id [id ...]",
-            "Deletes entries of a stream and counts those that were there.",
-            "O(log N) for each entry, N being the length of the stream",
-        ),
-    stream_spec("XLEN", xlen, "5.0.0", Flags::READONLY_FAST)
-        .exactly(2)
-        .keys(&[key(1, KeyFlags::RO)])
+        .docs("key [NOMKSTREAM] [KEEPREF | DELREF | ACKED] [IDMPAUTO pid | IDMP pid iid] [<MAXLEN | MINID> [= | ~] threshold [LIMIT count]] \
+            <* | id> field value [field value ...]",
+            "Adds an entry to the end of a stream, creating it if necessary; can trim it.", "O(1), and O(N) for the N entries that are trimmed"),
+    stream_spec("XTRIM", xtrim, "5.0.0", Flags::WRITE).at_least(4).keys(KeySpec::RW_DELETE).tips(&["nondeterministic_output"])
+        .docs("key <MAXLEN | MINID> [= | ~] threshold [LIMIT count] [KEEPREF | DELREF | ACKED]",
+            "Removes the oldest entries of a stream, down to a length or up to an ID.", "O(N) for the N entries that are removed"),
+    stream_spec("XDEL", xdel, "5.0.0", Flags::WRITE_FAST).at_least(3).keys(KeySpec::RW_DELETE)
+        .docs("key id [id ...]", "Deletes entries of a stream and counts those that were there.", "O(log N) for each entry, N being the length of the stream"),
+    stream_spec("XLEN", xlen, "5.0.0", Flags::READONLY_FAST).exactly(2).keys(&[key(1, KeyFlags::RO)])
         .docs("key", "Counts the entries of a stream.", "O(1)"),
-    stream_spec("XSETID", xsetid, "5.0.0", Flags::WRITE_DENYOOM_FAST)
-        .at_least(3)
-        .keys(KeySpec::RW_UPDATE)
-        .docs(
-            "key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]",
-            "Sets a stream's last ID and counters, for a replica or a restored copy.",
-            "O(1)",
-        ),
+    stream_spec("XSETID", xsetid, "5.0.0", Flags::WRITE_DENYOOM_FAST).at_least(3).keys(KeySpec::RW_UPDATE)
+        .docs("key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]",
+            "Sets a stream's last ID and counters, for a replica or a restored copy.", "O(1)"),
 ];
 
 pub(crate) const INVALID_ID: CommandError =
@@ -149,6 +135,12 @@ pub(crate) fn reply_id(reply: &mut ReplyWriter<'_>, id: StreamId) {
 #[inline]
 pub(crate) fn reply_entry(reply: &mut ReplyWriter<'_>, entry: Entry<'_>) {
     reply.array(2);
+    reply_parts(reply, entry);
+}
+
+/// Replies an entry's ID, and its fields and values.
+#[inline]
+pub(crate) fn reply_parts(reply: &mut ReplyWriter<'_>, entry: Entry<'_>) {
     reply_id(reply, entry.id);
     reply.array(2 * entry.fields);
     for (field, value) in entry {
@@ -163,11 +155,50 @@ pub(crate) fn announce(ctx: &mut Context<'_>, event: &'static str, key: Key<'_>)
     ctx.core.keyspace.notify(KeyspaceEvents::STREAM, event, key.bytes);
 }
 
+/// Adds an entry of fields and values to the end of a stream, which is made if needed, as by XADD.
+pub(in crate::command) fn append(
+    ctx: &mut Context<'_>,
+    key: Key<'_>,
+    pieces: &[&[u8]],
+) -> Result<StreamId, CommandError> {
+    let limits = NodeLimits {
+        bytes: ctx.core.state.config.stream_node_max_bytes,
+        entries: ctx.core.state.config.stream_node_max_entries as u64,
+    };
+    let now = NewId::Now(ctx.core.state.now.unix().0.max(0) as u64);
+    let (fields, piece) = (pieces.len() / 2, |index: usize| pieces[index]);
+    let added = match ctx.core.keyspace.find_for_write(key) {
+        Some(slot) => ctx.core.keyspace.edit_entries(slot, |entries| {
+            let is_exhausted = entries.last == StreamId::MAX;
+            (!is_exhausted).then(|| entries.add(now, fields, piece, limits))
+        })?,
+        None => {
+            let mut stream = Stream::default();
+            let added = Edit::unnoted(stream.entries_mut()).add(now, fields, piece, limits);
+            if added.is_ok() {
+                ctx.core.keyspace.insert_stream(key, stream);
+            }
+            Some(added)
+        }
+    };
+    let id = added.ok_or(EXHAUSTED)?.map_err(|error| match error {
+        AddError::NotAbove => ID_NOT_ABOVE,
+        AddError::TooLarge => TOO_LARGE,
+    })?;
+    ctx.core.keyspace.changed(KeyspaceEvents::STREAM, "xadd", key.bytes);
+    ctx.instead_gathered(|_, request| {
+        request.extend([b"XADD", key.bytes, id.text().as_ref()].map(<[u8]>::to_vec));
+        request.extend(pieces.iter().map(|piece| piece.to_vec()));
+    });
+    Ok(id)
+}
+
 // ---- XADD and XTRIM -----------------------------------------------------------------------------
 
-/// `[MAXLEN | MINID [= | ~] threshold] [LIMIT count]`, in any order.
+/// `[MAXLEN | MINID [= | ~] threshold] [LIMIT count] [KEEPREF | DELREF | ACKED]`, in any order.
 #[derive(Default)]
 struct TrimOptions {
+    references: Option<References>,
     keep: Option<Keep>,
     is_approximate: bool,
     limit: Option<i64>,
@@ -178,7 +209,13 @@ struct TrimOptions {
 impl TrimOptions {
     /// Parses one of these options, if the next argument is one.
     fn take(&mut self, cursor: &mut Cursor<'_>) -> Result<bool, CommandError> {
-        // The last argument cannot be an option, as options have values.
+        if self.references.is_none() {
+            self.references = References::take(cursor);
+            if self.references.is_some() {
+                return Ok(true);
+            }
+        }
+        // The last argument cannot be one of these options, which have values.
         if cursor.remaining() < 2 {
             return Ok(false);
         }
@@ -245,25 +282,30 @@ impl TrimOptions {
 }
 
 /// XADD's options before the fields.
-struct AddOptions {
+struct AddOptions<'a> {
     makes_stream: bool,
     id: NewId,
     trim: Option<Trim>,
+    references: Option<References>,
+    named: Option<Named<'a>>,
     /// The index of the trimming's threshold.
     threshold_at: usize,
     /// The index of the first field.
     fields_at: usize,
 }
 
-impl AddOptions {
-    /// `[NOMKSTREAM] [trimming] <* | id> field value [field value ...]`, from argument 2 on.
-    fn parse(ctx: &Context<'_>) -> Result<Self, CommandError> {
+impl<'a> AddOptions<'a> {
+    /// `[NOMKSTREAM] [trimming] [IDMPAUTO pid | IDMP pid iid] <* | id> field value [field value
+    /// ...]`, from argument 2 on.
+    fn parse(ctx: &Context<'a>) -> Result<Self, CommandError> {
         let mut cursor = ctx.args.cursor(2);
         let now_ms = ctx.core.state.now.unix().0.max(0) as u64;
         let mut options = AddOptions {
             makes_stream: true,
             id: NewId::Now(now_ms),
             trim: None,
+            references: None,
+            named: None,
             threshold_at: 0,
             fields_at: 0,
         };
@@ -280,10 +322,17 @@ impl AddOptions {
                 options.makes_stream = false;
                 continue;
             }
+            if Named::take(&mut options.named, &mut cursor)? {
+                continue;
+            }
             options.id = parse_new_id(cursor.take()?)?;
+            if options.named.is_some() && !ctx.is_repeated() {
+                return Err(idempotent::GIVEN_ID);
+            }
             break;
         }
         options.trim = trim.finish(ctx)?;
+        options.references = trim.references;
         options.fields_at = cursor.position();
         options.threshold_at = trim.threshold_at;
         if cursor.is_at_end() || !cursor.remaining().is_multiple_of(2) {
@@ -305,8 +354,8 @@ fn parse_new_id(text: &[u8]) -> Result<NewId, CommandError> {
     }
 }
 
-/// `XADD key [NOMKSTREAM] [<MAXLEN | MINID> [= | ~] threshold [LIMIT count]] <* | id> field value
-/// [...]`: the ID; nil if there is no stream and NOMKSTREAM is given.
+/// `XADD key [NOMKSTREAM] [IDMPAUTO pid | IDMP pid iid] [<MAXLEN | MINID> [= | ~] threshold [LIMIT
+/// count]] <* | id> field value [...]`: the ID; nil if there is no stream and NOMKSTREAM is given.
 fn xadd(ctx: &mut Context<'_>) -> CommandResult {
     let options = AddOptions::parse(ctx)?;
     let (args, key) = (ctx.args, ctx.key(1));
@@ -316,7 +365,14 @@ fn xadd(ctx: &mut Context<'_>) -> CommandResult {
     };
     let fields = (args.len() - options.fields_at) / 2;
     let piece = |index: usize| args.get(options.fields_at + index);
-    let added = match ctx.core.keyspace.find_for_write(key) {
+    let found = ctx.core.keyspace.find_for_write(key);
+    let named = options.named.map(|named| NamedEntry::new(ctx, named, options.fields_at));
+    if let Some(named) = &named
+        && named.answer(ctx, found, options.id)?
+    {
+        return Ok(Outcome::Replied);
+    }
+    let added = match found {
         Some(slot) => {
             let added = ctx.core.keyspace.edit_entries(slot, |entries| {
                 let is_exhausted = entries.last == StreamId::MAX;
@@ -339,10 +395,28 @@ fn xadd(ctx: &mut Context<'_>) -> CommandResult {
         AddError::TooLarge => TOO_LARGE,
     })?;
     ctx.core.keyspace.changed(KeyspaceEvents::STREAM, "xadd", key.bytes);
-    if let Some(trim) = options.trim
-        && ctx.core.keyspace.edit_entries(slot, |entries| entries.trim(trim))? > 0
-    {
+    if let Some(named) = &named {
+        named.remember(ctx, slot, id)?;
+    }
+    let trimmed = match options.trim {
+        Some(trim) => references::trim(ctx, slot, trim, options.references.unwrap_or_default())?,
+        None => Trimmed::default(),
+    };
+    if trimmed.count > 0 {
         ctx.core.keyspace.notify(KeyspaceEvents::STREAM, "xtrim", key.bytes);
+    }
+    if options.references.is_some() || named.is_some() {
+        match &named {
+            Some(named) => named.repeat(ctx, id),
+            None => ctx.instead_gathered(|_, request| {
+                let words = [b"XADD", key.bytes].into_iter().map(<[u8]>::to_vec);
+                request.extend(words.chain([id.text().as_ref().to_vec()]));
+                request.extend(args.iter_from(options.fields_at).map(<[u8]>::to_vec));
+            }),
+        }
+        trimmed.repeat(ctx, slot);
+        reply_id(&mut ctx.reply, id);
+        return Ok(Outcome::Replied);
     }
     let is_approximate = options.trim.is_some_and(|trim| trim.is_approximate);
     let id_at = options.fields_at - 1;
@@ -403,10 +477,13 @@ fn xtrim(ctx: &mut Context<'_>) -> CommandResult {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     };
-    let removed = ctx.core.keyspace.edit_entries(slot, |entries| entries.trim(trim))?;
+    let trimmed = references::trim(ctx, slot, trim, options.references.unwrap_or_default())?;
+    let removed = trimmed.count;
     if removed > 0 {
         ctx.core.keyspace.changed_by(removed, KeyspaceEvents::STREAM, "xtrim", key.bytes);
-        if trim.is_approximate {
+        if options.references.is_some() {
+            trimmed.repeat(ctx, slot);
+        } else if trim.is_approximate {
             repeat_exactly(ctx, slot, Some(trim), Some(options.threshold_at), None);
         }
     }
@@ -433,9 +510,10 @@ fn xdel(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// The server whose count of entries read by groups is emulated.
+/// The server whose count of entries read by groups is emulated. Redis 8.6 counts as Valkey does.
 fn counting(ctx: &Context<'_>) -> Counting {
-    match ctx.core.state.config.compatible_with.is_valkey() {
+    let dialect = ctx.core.state.config.compatible_with;
+    match dialect.is_valkey() || dialect.is_redis_8() {
         true => Counting::Valkey,
         false => Counting::Redis,
     }
@@ -486,7 +564,8 @@ fn xsetid(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
     let slot = ctx.core.keyspace.find_for_write(key).ok_or(CommandError::NoSuchKey)?;
     let entries = ctx.core.keyspace.stream_at(slot)?.entries();
-    let is_checked = ctx.core.state.config.compatible_with.is_valkey() && !ctx.is_repeated();
+    let dialect = ctx.core.state.config.compatible_with;
+    let is_checked = (dialect.is_valkey() || dialect.is_redis_8()) && !ctx.is_repeated();
     if is_checked && last < entries.max_deleted {
         return Err(BELOW_GREATEST_DELETED);
     }

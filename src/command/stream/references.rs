@@ -1,38 +1,32 @@
 //! XACKDEL and XDELEX: deleting entries together with the references that groups have to them.
+//! XADD and XTRIM do so too, with the same words.
 //!
 //! An entry is referenced if a group has it pending, or has not read so far yet. Files and replicas
 //! get XACK and XDEL, which Redis 7.0 knows.
 
+use super::owner::{Fence, Owner};
 use super::{parse_id, stream_spec};
+use crate::collections::table::Slot;
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::resp::args::Args;
+use crate::resp::args::{Args, Cursor};
 use crate::state::context::{CommandResult, Context, Outcome};
 use crate::state::spec::{CommandSpec, Flags, KeyFlags, KeySpec, key};
-use crate::types::stream::{Groups, StreamId};
+use crate::types::stream::{Group, Groups, StreamId, Trim};
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    stream_spec("XACKDEL", xackdel, "8.2.0", Flags::WRITE_FAST)
-        .at_least(6)
-        .keys(&[key(1, KeyFlags::RW_UPDATE.union(KeyFlags::DELETE))])
-        .docs(
-            "key group [KEEPREF | DELREF | ACKED] <IDS numids id [id ...]>",
-            "Acknowledges entries of a stream for a group, and deletes them.",
-            "O(log N) for each entry, N being the length of the stream",
-        ),
-    stream_spec("XDELEX", xdelex, "8.2.0", Flags::WRITE_FAST)
-        .at_least(5)
-        .keys(KeySpec::RW_DELETE)
-        .docs(
-            "key [KEEPREF | DELREF | ACKED] <IDS numids id [id ...]>",
-            "Deletes entries of a stream, with or without groups' references to them.",
-            "O(log N) for each entry, N being the length of the stream",
-        ),
+    stream_spec("XACKDEL", xackdel, "8.2.0", Flags::WRITE_FAST).at_least(6).keys(&[key(1, KeyFlags::RW_UPDATE.union(KeyFlags::DELETE))])
+        .docs("key group [KEEPREF | DELREF | ACKED] [OWNER consumer] <IDS numids id [id ...]>", "Acknowledges entries for a group, and deletes them.",
+            "O(log N) for each entry, N being the length of the stream"),
+    stream_spec("XDELEX", xdelex, "8.2.0", Flags::WRITE_FAST).at_least(5).keys(KeySpec::RW_DELETE)
+        .docs("key [KEEPREF | DELREF | ACKED] <IDS numids id [id ...]>", "Deletes entries of a stream, with or without groups' references to them.",
+            "O(log N) for each entry, N being the length of the stream"),
 ];
 
 const NOT_POSITIVE: CommandError =
     CommandError::Text("ERR Number of IDs must be a positive integer");
-const UNEQUAL: CommandError =
+pub(super) const UNEQUAL: CommandError =
     CommandError::Text("ERR The `numids` parameter must match the number of arguments");
 const NO_IDS: CommandError = CommandError::Text("ERR IDS option is required");
 
@@ -43,7 +37,7 @@ const NOT_THERE: i64 = -1;
 
 /// The references of groups to an entry that is to be deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum References {
+pub(super) enum References {
     /// They stay.
     #[default]
     Keep,
@@ -53,38 +47,53 @@ enum References {
     Respect,
 }
 
-/// `[KEEPREF | DELREF | ACKED] <IDS numids id [id ...]>`, in either order.
+impl References {
+    /// Takes the next argument if it is one of these words.
+    pub fn take(cursor: &mut Cursor<'_>) -> Option<References> {
+        match () {
+            () if cursor.take_word("KEEPREF") => Some(References::Keep),
+            () if cursor.take_word("DELREF") => Some(References::Remove),
+            () if cursor.take_word("ACKED") => Some(References::Respect),
+            () => None,
+        }
+    }
+}
+
+/// `[KEEPREF | DELREF | ACKED] [OWNER consumer] <IDS numids id [id ...]>`, in any order.
 struct Options<'a> {
     references: References,
+    owner: Owner<'a>,
     ids: Vec<&'a [u8]>,
 }
 
 impl<'a> Options<'a> {
-    fn parse(args: Args<'a>, start: usize) -> Result<Self, CommandError> {
-        let mut cursor = args.cursor(start);
-        let (mut references, mut ids) = (None, None);
+    /// OWNER only if `has_group`.
+    fn parse(args: Args<'a>, has_group: bool) -> Result<Self, CommandError> {
+        let mut cursor = args.cursor(if has_group { 3 } else { 2 });
+        let (mut references, mut owner, mut ids) = (None, Owner::default(), None);
         while !cursor.is_at_end() {
-            let word = match () {
-                () if cursor.take_word("KEEPREF") => References::Keep,
-                () if cursor.take_word("DELREF") => References::Remove,
-                () if cursor.take_word("ACKED") => References::Respect,
-                () if cursor.remaining() >= 2 && cursor.take_word("IDS") => {
-                    let count = cursor.take_integer().ok().filter(|count| *count > 0);
-                    let count = usize::try_from(count.ok_or(NOT_POSITIVE)?).unwrap_or(usize::MAX);
-                    if count > cursor.remaining() {
-                        return Err(UNEQUAL);
-                    }
-                    let named = (0..count).map(|_| cursor.take());
-                    ids = Some(named.collect::<Result<_, _>>()?);
-                    continue;
+            if let Some(word) = References::take(&mut cursor) {
+                if references.replace(word).is_some() {
+                    return Err(CommandError::Syntax);
                 }
-                () => return Err(CommandError::Syntax),
-            };
-            if references.replace(word).is_some() {
+                continue;
+            }
+            if has_group && owner.take(&mut cursor)? {
+                continue;
+            }
+            if cursor.remaining() < 2 || !cursor.take_word("IDS") {
                 return Err(CommandError::Syntax);
             }
+            let count = cursor.take_integer().ok().filter(|count| *count > 0);
+            let count = usize::try_from(count.ok_or(NOT_POSITIVE)?).unwrap_or(usize::MAX);
+            if count > cursor.remaining() {
+                return Err(UNEQUAL);
+            }
+            let named = (0..count).map(|_| cursor.take());
+            ids = Some(named.collect::<Result<_, _>>()?);
         }
-        Ok(Options { references: references.unwrap_or_default(), ids: ids.ok_or(NO_IDS)? })
+        let references = references.unwrap_or_default();
+        Ok(Options { references, owner, ids: ids.ok_or(NO_IDS)? })
     }
 
     fn parse_ids(&self) -> Result<Vec<StreamId>, CommandError> {
@@ -93,7 +102,7 @@ impl<'a> Options<'a> {
 }
 
 /// Whether a group has an entry pending, or has not read so far yet.
-fn is_referenced(groups: &Groups, id: StreamId) -> bool {
+pub(super) fn is_referenced(groups: &Groups, id: StreamId) -> bool {
     groups.iter().any(|(_, group)| group.last < id || group.pending().contains_key(&id))
 }
 
@@ -126,20 +135,26 @@ impl Done {
 
     /// Counts, announces and repeats the changes of the key in argument 1.
     fn conclude(self, ctx: &mut Context<'_>) {
+        let deleted = self.deleted.len() as u64;
+        if deleted > 0 {
+            let key = ctx.key(1);
+            ctx.core.keyspace.changed_by(deleted, KeyspaceEvents::STREAM, "xdel", key.bytes);
+        }
+        self.repeat(ctx);
+    }
+
+    /// Counts what was acknowledged, and repeats the changes of the key in argument 1.
+    fn repeat(&self, ctx: &mut Context<'_>) {
         let key = ctx.key(1);
         let acknowledged: usize = self.acknowledged.iter().map(|(_, ids)| ids.len()).sum();
         ctx.core.keyspace.changed_aside(acknowledged as u64);
-        let deleted = self.deleted.len() as u64;
-        if deleted > 0 {
-            ctx.core.keyspace.changed_by(deleted, KeyspaceEvents::STREAM, "xdel", key.bytes);
-        }
         let texts = |ids: &[StreamId]| ids.iter().map(|id| id.text()).collect::<Vec<_>>();
         for (group, ids) in &self.acknowledged {
             let ids = texts(ids);
             let words = [&b"XACK"[..], key.bytes, group].into_iter();
             ctx.instead(&words.chain(ids.iter().map(AsRef::as_ref)).collect::<Vec<_>>());
         }
-        if deleted > 0 {
+        if !self.deleted.is_empty() {
             let ids = texts(&self.deleted);
             let words = [&b"XDEL"[..], key.bytes].into_iter();
             ctx.instead(&words.chain(ids.iter().map(AsRef::as_ref)).collect::<Vec<_>>());
@@ -147,9 +162,64 @@ impl Done {
     }
 }
 
-/// `XACKDEL key group [KEEPREF | DELREF | ACKED] <IDS numids id [id ...]>`: for each ID 1 if it was
-/// acknowledged and is deleted, 2 if it was acknowledged and is still referenced, -1 if it was not
-/// pending.
+/// Trims a stream, with the references that groups have to its entries.
+pub(super) fn trim(
+    ctx: &mut Context<'_>,
+    slot: Slot,
+    trim: Trim,
+    references: References,
+) -> Result<Trimmed, CommandError> {
+    let mut done = Done::default();
+    if references == References::Keep {
+        let count = ctx.core.keyspace.edit_entries(slot, |entries| entries.trim(trim))?;
+        return Ok(Trimmed { count, done });
+    }
+    let stream = ctx.core.keyspace.stream_at(slot)?;
+    let goes = |id| references == References::Remove || !is_referenced(&stream.groups, id);
+    let gone = stream.entries().trimmed_singly(trim, goes);
+    let mut first = stream.entries().range(StreamId::MIN, StreamId::MAX);
+    // What is deleted after an entry that stays is a gap, as XDEL leaves it: lags depend on it.
+    let is_gap = gone.iter().any(|id| first.next().is_none_or(|entry| entry.id != *id));
+    let count = gone.len() as u64;
+    if references == References::Remove {
+        let (_, groups) = ctx.core.keyspace.groups_mut(slot)?;
+        gone.iter().for_each(|id| done.acknowledge_all(groups, *id));
+    }
+    ctx.core.keyspace.edit_entries(slot, |entries| match is_gap {
+        true => entries.delete(&gone),
+        false => entries.delete_first(&gone),
+    })?;
+    if is_gap {
+        done.deleted = gone;
+    }
+    Ok(Trimmed { count, done })
+}
+
+/// What trimming has removed.
+#[derive(Default)]
+pub(super) struct Trimmed {
+    /// Number of entries.
+    pub count: u64,
+    done: Done,
+}
+
+impl Trimmed {
+    /// Repeats it by requests that Redis 7.0 knows.
+    pub fn repeat(&self, ctx: &mut Context<'_>, slot: Slot) {
+        self.done.repeat(ctx);
+        if self.count > 0
+            && self.done.deleted.is_empty()
+            && let Ok(stream) = ctx.core.keyspace.stream_at(slot)
+        {
+            let len = stream.entries().len() as i64;
+            ctx.instead_with(&[b"XTRIM", ctx.args.get(1), b"MAXLEN", b"="], len);
+        }
+    }
+}
+
+/// `XACKDEL key group [KEEPREF | DELREF | ACKED] [OWNER consumer] <IDS numids id [id ...]>`: for
+/// each ID 1 if it was acknowledged and is deleted, 2 if it was acknowledged and is still
+/// referenced, -1 if it was not pending (for this consumer).
 fn xackdel(ctx: &mut Context<'_>) -> CommandResult {
     delete(ctx, Some(ctx.args.get(2)))
 }
@@ -166,7 +236,7 @@ fn delete(ctx: &mut Context<'_>, group: Option<&[u8]>) -> CommandResult {
     if let Some(slot) = slot {
         ctx.core.keyspace.stream_at(slot)?;
     }
-    let options = Options::parse(ctx.args, if group.is_some() { 3 } else { 2 })?;
+    let options = Options::parse(ctx.args, group.is_some())?;
     let has_group = |slot| {
         let stream = ctx.core.keyspace.stream_at(slot).ok();
         group.is_none_or(|name| stream.is_some_and(|stream| stream.groups.contains_key(name)))
@@ -178,10 +248,14 @@ fn delete(ctx: &mut Context<'_>, group: Option<&[u8]>) -> CommandResult {
     };
     let ids = options.parse_ids()?;
     let (mut done, mut results) = (Done::default(), Vec::with_capacity(ids.len()));
+    let stream = ctx.core.keyspace.stream_at(slot)?;
+    let group_there = group.and_then(|name| stream.groups.get(name));
+    let fence = group_there.map_or(Fence::Open, |group| options.owner.fence(group));
     for id in ids {
         let (entries, groups) = ctx.core.keyspace.groups_mut(slot)?;
         if let Some(name) = group {
-            if !groups.get_mut(name).is_some_and(|group| group.acknowledge(id)) {
+            let acknowledge = |group: &mut Group| fence.admits(group, id) && group.acknowledge(id);
+            if !groups.get_mut(name).is_some_and(acknowledge) {
                 results.push(NOT_THERE);
                 continue;
             }

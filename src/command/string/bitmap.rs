@@ -11,89 +11,32 @@ use crate::resp::args::{Args, Cursor};
 use crate::resp::number;
 use crate::resp::reply::ReplyWriter;
 use crate::state::context::{CommandResult, Context, Outcome};
-use crate::state::spec::{CommandSpec, Flags, Group, KeyFlags, KeyRule, KeySpec, key, keys, spec};
+use crate::state::spec::{CommandSpec, Flags, Group, KeyFlags, KeyRule, key, keys, spec};
 use crate::types::bitmap::{self, BitOperation, FieldType, Overflow, Unit};
 use crate::types::string::{StringMut, StringView};
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    spec("SETBIT", setbit)
-        .exactly(4)
-        .keys(&[key(1, KeyFlags::RW_ACCESS_UPDATE)])
-        .flags(Flags::WRITE_DENYOOM)
-        .group(Group::Bitmap)
-        .since("2.2.0")
-        .docs(
-            "key offset value",
-            "Sets or clears one bit of a string, which grows as needed, and returns the old bit.",
-            "O(1)",
-        ),
-    spec("GETBIT", getbit)
-        .exactly(3)
-        .keys(&[key(1, KeyFlags::RO_ACCESS)])
-        .flags(Flags::READONLY_FAST)
-        .group(Group::Bitmap)
-        .since("2.2.0")
+    spec("SETBIT", setbit).exactly(4).keys(&[key(1, KeyFlags::RW_ACCESS_UPDATE)]).flags(Flags::WRITE_DENYOOM).group(Group::Bitmap).since("2.2.0")
+        .docs("key offset value", "Sets or clears one bit of a string, which grows as needed, and returns the old bit.", "O(1)"),
+    spec("GETBIT", getbit).exactly(3).keys(&[key(1, KeyFlags::RO_ACCESS)]).flags(Flags::READONLY_FAST).group(Group::Bitmap).since("2.2.0")
         .docs("key offset", "Returns one bit of a string.", "O(1)"),
-    spec("BITCOUNT", bitcount)
-        .at_least(2)
-        .keys(&[key(1, KeyFlags::RO_ACCESS)])
-        .flags(Flags::READONLY)
-        .group(Group::Bitmap)
+    spec("BITCOUNT", bitcount).at_least(2).keys(&[key(1, KeyFlags::RO_ACCESS)]).flags(Flags::READONLY).group(Group::Bitmap).since("2.6.0")
+        .docs("key [start end [BYTE | BIT]]", "Counts the bits that are set in a string or in a part of it.", "O(N) with N the bytes of the part"),
+    spec("BITPOS", bitpos).at_least(3).keys(&[key(1, KeyFlags::RO_ACCESS)]).flags(Flags::READONLY).group(Group::Bitmap).since("2.8.7")
+        .docs("key bit [start [end [BYTE | BIT]]]", "Finds the first set or the first clear bit of a string or of a part of it.",
+            "O(N) with N the bytes of the part"),
+    spec("BITOP", bitop).at_least(4).keys(&[key(2, KeyFlags::OW_UPDATE), keys(3, -1, 1, KeyFlags::RO_ACCESS)]).flags(Flags::WRITE_DENYOOM).group(Group::Bitmap)
         .since("2.6.0")
-        .docs(
-            "key [start end [BYTE | BIT]]",
-            "Counts the bits that are set in a string or in a part of it.",
-            "O(N) with N the bytes of the part",
-        ),
-    spec("BITPOS", bitpos)
-        .at_least(3)
-        .keys(&[key(1, KeyFlags::RO_ACCESS)])
-        .flags(Flags::READONLY)
-        .group(Group::Bitmap)
-        .since("2.8.7")
-        .docs(
-            "key bit [start [end [BYTE | BIT]]]",
-            "Finds the first set or the first clear bit of a string or of a part of it.",
-            "O(N) with N the bytes of the part",
-        ),
-    spec("BITOP", bitop)
-        .at_least(4)
-        .keys(&[key(2, KeyFlags::OW_UPDATE), keys(3, -1, 1, KeyFlags::RO_ACCESS)])
-        .flags(Flags::WRITE_DENYOOM)
-        .group(Group::Bitmap)
-        .since("2.6.0")
-        .docs(
-            "<AND | OR | XOR | NOT | DIFF | DIFF1 | ANDOR | ONE> destkey key [key ...]",
-            "Combines strings bit by bit and stores the result.",
-            "O(N) with N the bytes of all sources",
-        ),
-    spec("BITFIELD", bitfield)
-        .key_rule(KeyRule::ReadByGets)
-        .at_least(2)
-        .keys(&[KeySpec {
-            notes: Some("The key is only read if all operations are GET"),
-            ..key(1, KeyFlags::RW_ACCESS_UPDATE.union(KeyFlags::VARIABLE_FLAGS))
-        }])
-        .flags(Flags::WRITE_DENYOOM)
-        .group(Group::Bitmap)
-        .since("3.2.0")
-        .docs(
-            "key [<GET encoding offset | [OVERFLOW <WRAP | SAT | FAIL>] \
-             <SET encoding offset value | INCRBY encoding offset increment>> ...]",
-            "Reads, sets and adds to integers of any width at any bit of a string.",
-            "O(1) for each operation",
-        ),
-    spec("BITFIELD_RO", bitfield_ro)
-        .at_least(2)
-        .keys(&[key(1, KeyFlags::RO_ACCESS)])
-        .flags(Flags::READONLY_FAST)
-        .group(Group::Bitmap)
-        .since("6.0.0")
-        .docs(
-            "key [GET encoding offset [GET encoding offset ...]]",
-            "Reads integers of any width at any bit of a string.",
-            "O(1) for each operation",
-        ),
+        .docs("<AND | OR | XOR | NOT | DIFF | DIFF1 | ANDOR | ONE> destkey key [key ...]", "Combines strings bit by bit and stores the result.",
+            "O(N) with N the bytes of all sources"),
+    spec("BITFIELD", bitfield).key_rule(KeyRule::ReadByGets).at_least(2)
+        .keys(&[key(1, KeyFlags::RW_ACCESS_UPDATE.union(KeyFlags::VARIABLE_FLAGS)).noted("The key is only read if all operations are GET")])
+        .flags(Flags::WRITE_DENYOOM).group(Group::Bitmap).since("3.2.0")
+        .docs("key [<GET encoding offset | [OVERFLOW <WRAP | SAT | FAIL>] <SET encoding offset value | INCRBY encoding offset increment>> ...]",
+            "Reads, sets and adds to integers of any width at any bit of a string.", "O(1) for each operation"),
+    spec("BITFIELD_RO", bitfield_ro).at_least(2).keys(&[key(1, KeyFlags::RO_ACCESS)]).flags(Flags::READONLY_FAST).group(Group::Bitmap).since("6.0.0")
+        .docs("key [GET encoding offset [GET encoding offset ...]]", "Reads integers of any width at any bit of a string.", "O(1) for each operation"),
 ];
 
 const OFFSET_OUT_OF_RANGE: CommandError =
@@ -139,11 +82,13 @@ fn getbit(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `BITCOUNT key [start end [BYTE | BIT]]`: the number of bits set.
 ///
-/// As in Redis 7.0, the range is not checked without a key; in Valkey it is.
+/// As in Redis 7.0, the range is not checked without a key; in Valkey and Redis 8.6 it is.
 fn bitcount(ctx: &mut Context<'_>) -> CommandResult {
     let args = ctx.args;
-    // Valkey checks the range first, and accepts a start alone.
-    let range = match ctx.core.state.config.compatible_with.is_valkey() {
+    // These check the range first. Valkey also accepts a start alone.
+    let dialect = ctx.core.state.config.compatible_with;
+    let range = match dialect.is_valkey() || dialect.is_redis_8() {
+        true if dialect.is_redis_8() && args.len() == 3 => return Err(CommandError::Syntax),
         true => Some(CountRange::parse(args)?),
         false => None,
     };
@@ -201,7 +146,7 @@ fn count_in_range(text: StringView<'_>, args: Args<'_>) -> Result<u64, CommandEr
 
 /// `BITPOS key bit [start [end [BYTE | BIT]]]`: -1 if there is no such bit.
 ///
-/// As in Redis 7.0, the range is not checked without a key; in Valkey it is.
+/// As in Redis 7.0, the range is not checked without a key; in Valkey and Redis 8.6 it is.
 fn bitpos(ctx: &mut Context<'_>) -> CommandResult {
     let args = ctx.args;
     let bit = match args.integer(2)? {
@@ -209,7 +154,8 @@ fn bitpos(ctx: &mut Context<'_>) -> CommandResult {
         1 => true,
         _ => return Err(BIT_NEITHER),
     };
-    if ctx.core.state.config.compatible_with.is_valkey() {
+    let dialect = ctx.core.state.config.compatible_with;
+    if dialect.is_valkey() || dialect.is_redis_8() {
         position_in_range(StringView::default(), bit, args)?;
     }
     let position = match ctx.core.keyspace.string(ctx.key(1))? {

@@ -9,62 +9,25 @@ use crate::error::CommandError;
 use crate::keyspace::{Expiry, Key, Keyspace};
 use crate::resp::args::before_nul;
 use crate::state::context::{CommandResult, Context, Outcome};
-use crate::state::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, key, keys, spec};
+use crate::state::spec::{CommandSpec, Flags, Group, KeyFlags, key, keys, spec};
 use crate::types::hyperloglog::{self, Corrupt, Encoding, REGISTERS, Registers};
 use crate::types::string::StringView;
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    spec("PFADD", pfadd)
-        .at_least(2)
-        .keys(&[key(1, KeyFlags::RW_INSERT)])
-        .flags(Flags::WRITE_DENYOOM_FAST)
-        .group(Group::HyperLogLog)
-        .since("2.8.9")
-        .docs(
-            "key [element [element ...]]",
-            "Adds elements to a HyperLogLog, creating it if necessary.",
-            "O(1) for each element",
-        ),
-    spec("PFCOUNT", pfcount)
-        .at_least(2)
-        .keys(&[KeySpec {
-            notes: Some("The count is kept in the value, so that reading it may change the key"),
-            ..keys(1, -1, 1, KeyFlags::RW_ACCESS)
-        }])
-        .flags(Flags::READONLY.union(Flags::MAY_REPLICATE))
-        .group(Group::HyperLogLog)
-        .since("2.8.9")
-        .docs(
-            "key [key ...]",
-            "Estimates the number of different elements in HyperLogLogs.",
-            "O(1) for one key, O(N) with a large constant for N keys",
-        ),
-    spec("PFMERGE", pfmerge)
-        .at_least(2)
-        .keys(&[
-            key(1, KeyFlags::RW_ACCESS.union(KeyFlags::INSERT)),
-            keys(2, -1, 1, KeyFlags::RO_ACCESS),
-        ])
-        .flags(Flags::WRITE_DENYOOM)
-        .group(Group::HyperLogLog)
-        .since("2.8.9")
-        .docs(
-            "destkey [sourcekey [sourcekey ...]]",
-            "Merges HyperLogLogs into another one.",
-            "O(N) with a large constant for N keys",
-        ),
-    spec("PFDEBUG", pfdebug)
-        .exactly(3)
-        .keys(&[key(2, KeyFlags::RW_ACCESS)])
-        .flags(Flags::WRITE.union(Flags::DENYOOM).union(Flags::ADMIN))
-        .group(Group::HyperLogLog)
-        .since("2.8.9")
+    spec("PFADD", pfadd).at_least(2).keys(&[key(1, KeyFlags::RW_INSERT)]).flags(Flags::WRITE_DENYOOM_FAST).group(Group::HyperLogLog).since("2.8.9")
+        .docs("key [element [element ...]]", "Adds elements to a HyperLogLog, creating it if necessary.", "O(1) for each element"),
+    spec("PFCOUNT", pfcount).at_least(2)
+        .keys(&[keys(1, -1, 1, KeyFlags::RW_ACCESS).noted("The count is kept in the value, so that reading it may change the key")])
+        .flags(Flags::READONLY.union(Flags::MAY_REPLICATE)).group(Group::HyperLogLog).since("2.8.9")
+        .docs("key [key ...]", "Estimates the number of different elements in HyperLogLogs.", "O(1) for one key, O(N) with a large constant for N keys"),
+    spec("PFMERGE", pfmerge).at_least(2).keys(&[key(1, KeyFlags::RW_ACCESS.union(KeyFlags::INSERT)), keys(2, -1, 1, KeyFlags::RO_ACCESS)])
+        .flags(Flags::WRITE_DENYOOM).group(Group::HyperLogLog).since("2.8.9")
+        .docs("destkey [sourcekey [sourcekey ...]]", "Merges HyperLogLogs into another one.", "O(N) with a large constant for N keys"),
+    spec("PFDEBUG", pfdebug).exactly(3).keys(&[key(2, KeyFlags::RW_ACCESS)]).flags(Flags::WRITE.union(Flags::DENYOOM).union(Flags::ADMIN))
+        .group(Group::HyperLogLog).since("2.8.9")
         .docs("subcommand key", "Shows or changes how a HyperLogLog is stored.", "N/A"),
-    spec("PFSELFTEST", pfselftest)
-        .exactly(1)
-        .flags(Flags::ADMIN)
-        .group(Group::HyperLogLog)
-        .since("2.8.9")
+    spec("PFSELFTEST", pfselftest).exactly(1).flags(Flags::ADMIN).group(Group::HyperLogLog).since("2.8.9")
         .docs("", "Tests HyperLogLogs with random elements.", "N/A"),
 ];
 

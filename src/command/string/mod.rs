@@ -1,14 +1,16 @@
 //! Strings: setting, reading and deleting. Commands on parts and numbers are in `string/edit.rs`,
-//! LCS in `string/lcs.rs`.
+//! LCS in `string/lcs.rs`, those of rate limiters in `string/limit.rs`.
 
 pub(crate) mod bitmap;
 pub(crate) mod edit;
 pub(crate) mod hyperloglog;
 pub(crate) mod lcs;
+pub(crate) mod limit;
 pub(crate) mod options;
 
 use std::ops::Range;
 
+use crate::collections::lent::LENT_MIN;
 use crate::collections::shared_bytes::SharedBytes;
 use crate::collections::table::Slot;
 use crate::command::deadline::{Lifetime, TimeUnit};
@@ -31,176 +33,73 @@ use crate::state::spec::{
 use crate::types::lock;
 use crate::types::string::StringView;
 
+#[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    string_spec("APPEND", append, "2.0.0", Flags::WRITE_DENYOOM_FAST)
-        .exactly(3)
-        .keys(&[key(1, KeyFlags::RW_INSERT)])
-        .docs(
-            "key value",
-            "Appends bytes to a string, creating it if necessary.",
-            "O(N) where N is the length of the value",
-        ),
-    string_spec("DECR", decr, "1.0.0", Flags::WRITE_DENYOOM_FAST)
-        .exactly(2)
-        .keys(KeySpec::RW_ACCESS_UPDATE)
+    string_spec("APPEND", append, "2.0.0", Flags::WRITE_DENYOOM_FAST).exactly(3).keys(&[key(1, KeyFlags::RW_INSERT)])
+        .docs("key value", "Appends bytes to a string, creating it if necessary.", "O(N) where N is the length of the value"),
+    string_spec("DECR", decr, "1.0.0", Flags::WRITE_DENYOOM_FAST).exactly(2).keys(KeySpec::RW_ACCESS_UPDATE)
         .docs("key", "Subtracts one from a key's integer, which is 0 if missing.", "O(1)"),
-    string_spec("DECRBY", decrby, "1.0.0", Flags::WRITE_DENYOOM_FAST).exactly(3).keys(KeySpec::RW_ACCESS_UPDATE).docs(
-        "key decrement",
-        "Subtracts from a key's integer, which is 0 if missing.",
-        "O(1)",
-    ),
-    string_spec("DELEX", delex, "8.4.0", Flags::WRITE_FAST)
-        .at_least(2)
-        .keys(&[key(1, KeyFlags::RW.union(KeyFlags::DELETE).union(KeyFlags::VARIABLE_FLAGS))])
-        .docs(
-            "key [IFEQ value | IFNE value | IFDEQ digest | IFDNE digest]",
-            "Deletes a key if its string or the string's digest meets the condition.",
-            "O(1) for IFEQ and IFNE, O(N) for digests, where N is the length of the string",
-        ),
-    string_spec("DELIFEQ", delifeq, "9.0.0", Flags::WRITE_FAST)
-        .exactly(3)
-        .keys(&[key(1, KeyFlags::RM_DELETE)])
+    string_spec("DECRBY", decrby, "1.0.0", Flags::WRITE_DENYOOM_FAST).exactly(3).keys(KeySpec::RW_ACCESS_UPDATE)
+        .docs("key decrement", "Subtracts from a key's integer, which is 0 if missing.", "O(1)"),
+    string_spec("DELEX", delex, "8.4.0", Flags::WRITE_FAST).at_least(2).keys(&[key(1, KeyFlags::RW.union(KeyFlags::DELETE).union(KeyFlags::VARIABLE_FLAGS))])
+        .docs("key [IFEQ value | IFNE value | IFDEQ digest | IFDNE digest]", "Deletes a key if its string or the string's digest meets the condition.",
+            "O(1) for IFEQ and IFNE, O(N) for digests, where N is the length of the string"),
+    string_spec("DELIFEQ", delifeq, "9.0.0", Flags::WRITE_FAST).exactly(3).keys(&[key(1, KeyFlags::RM_DELETE)])
         .docs("key value", "Deletes a key if it holds this string.", "O(1)"),
-    string_spec("DIGEST", digest, "8.4.0", Flags::READONLY_FAST).exactly(2).keys(KeySpec::RO_ACCESS).docs(
-        "key",
-        "Returns the XXH3 hash of the string a key holds, in hexadecimal.",
-        "O(N) where N is the length of the string",
-    ),
-    string_spec("GET", get, "1.0.0", Flags::READONLY_FAST)
-        .exactly(2)
-        .keys(KeySpec::RO_ACCESS)
+    string_spec("DIGEST", digest, "8.4.0", Flags::READONLY_FAST).exactly(2).keys(KeySpec::RO_ACCESS)
+        .docs("key", "Returns the XXH3 hash of the string a key holds, in hexadecimal.", "O(N) where N is the length of the string"),
+    string_spec("GET", get, "1.0.0", Flags::READONLY_FAST).exactly(2).keys(KeySpec::RO_ACCESS)
         .docs("key", "Returns the string a key holds.", "O(1)"),
-    string_spec("GETDEL", getdel, "6.2.0", Flags::WRITE_FAST)
-        .exactly(2)
-        .keys(&[key(1, KeyFlags::RW_ACCESS_DELETE)])
+    string_spec("GETDEL", getdel, "6.2.0", Flags::WRITE_FAST).exactly(2).keys(&[key(1, KeyFlags::RW_ACCESS_DELETE)])
         .docs("key", "Returns the string a key holds and deletes the key.", "O(1)"),
-    string_spec("GETEX", getex, "6.2.0", Flags::WRITE_FAST)
-        .at_least(2)
-        .keys(&[KeySpec {
-            notes: Some("RW and UPDATE because it changes the TTL"),
-            ..key(1, KeyFlags::RW_ACCESS_UPDATE)
-        }])
-        .docs(
-            "key [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | PERSIST]",
-            "Returns the string a key holds, and sets or removes the key's expiry.",
-            "O(1)",
-        ),
-    string_spec("GETRANGE", getrange, "2.4.0", Flags::READONLY).exactly(4).keys(KeySpec::RO_ACCESS).docs(
-        "key start end",
-        "Returns a part of the string a key holds.",
-        "O(N) where N is the length of the part",
-    ),
-    string_spec("GETSET", getset, "1.0.0", Flags::WRITE_DENYOOM_FAST)
-        .exactly(3)
-        .keys(KeySpec::RW_ACCESS_UPDATE)
-        .docs("key value", "Sets a key to a string and returns the one it held.", "O(1)")
-        .deprecated("6.2.0", "`SET` with the `!GET` argument"),
-    string_spec("INCR", incr, "1.0.0", Flags::WRITE_DENYOOM_FAST)
-        .exactly(2)
-        .keys(KeySpec::RW_ACCESS_UPDATE)
+    string_spec("GETEX", getex, "6.2.0", Flags::WRITE_FAST).at_least(2)
+        .keys(&[key(1, KeyFlags::RW_ACCESS_UPDATE).noted("RW and UPDATE because it changes the TTL")])
+        .docs("key [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | PERSIST]",
+            "Returns the string a key holds, and sets or removes the key's expiry.", "O(1)"),
+    string_spec("GETRANGE", getrange, "2.4.0", Flags::READONLY).exactly(4).keys(KeySpec::RO_ACCESS)
+        .docs("key start end", "Returns a part of the string a key holds.", "O(N) where N is the length of the part"),
+    string_spec("GETSET", getset, "1.0.0", Flags::WRITE_DENYOOM_FAST).exactly(3).keys(KeySpec::RW_ACCESS_UPDATE)
+        .docs("key value", "Sets a key to a string and returns the one it held.", "O(1)").deprecated("6.2.0", "`SET` with the `!GET` argument"),
+    string_spec("INCR", incr, "1.0.0", Flags::WRITE_DENYOOM_FAST).exactly(2).keys(KeySpec::RW_ACCESS_UPDATE)
         .docs("key", "Adds one to a key's integer, which is 0 if missing.", "O(1)"),
-    string_spec("INCRBY", incrby, "1.0.0", Flags::WRITE_DENYOOM_FAST).exactly(3).keys(KeySpec::RW_ACCESS_UPDATE).docs(
-        "key increment",
-        "Adds to a key's integer, which is 0 if missing.",
-        "O(1)",
-    ),
-    string_spec("INCRBYFLOAT", incrbyfloat, "2.6.0", Flags::WRITE_DENYOOM_FAST).exactly(3).keys(KeySpec::RW_ACCESS_UPDATE).docs(
-        "key increment",
-        "Adds to a key's floating-point number, which is 0 if missing.",
-        "O(1)",
-    ),
-    string_spec("LCS", lcs, "7.0.0", Flags::READONLY).at_least(3).keys(&[keys(1, 1, 1, KeyFlags::RO_ACCESS)]).docs(
-        "key1 key2 [LEN] [IDX] [MINMATCHLEN min-match-len] [WITHMATCHLEN]",
-        "Finds a longest common subsequence of two strings.",
-        "O(N*M) where N and M are the lengths of the strings",
-    ),
-    string_spec("MGET", mget, "1.0.0", Flags::READONLY_FAST)
-        .at_least(2)
-        .keys(&[keys(1, -1, 1, KeyFlags::RO_ACCESS)])
-        .docs(
-            "key [key ...]",
-            "Returns the strings several keys hold.",
-            "O(N) where N is the number of keys",
-        )
-        .tips(&["request_policy:multi_shard"]),
-    string_spec("MSET", mset, "1.0.1", Flags::WRITE_DENYOOM)
-        .at_least(3)
-        .keys(&[keys(1, -1, 2, KeyFlags::OW_UPDATE)])
-        .docs(
-            "key value [key value ...]",
-            "Sets several keys to strings.",
-            "O(N) where N is the number of keys",
-        )
-        .tips(&["request_policy:multi_shard", "response_policy:all_succeeded"]),
-    string_spec("MSETEX", msetex, "8.4.0", Flags::WRITE_DENYOOM.union(Flags::MOVABLEKEYS))
-        .at_least(4)
-        .keys(&[KeySpec {
-            begin: Begin::Index(1),
-            find: Find::Count { step: 2 },
-            flags: KeyFlags::OW_UPDATE,
-            notes: None,
-        }])
-        .docs(
-            "numkeys key value [key value ...] [NX | XX] [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]",
-            "Sets several keys to strings with the same expiry, optionally only if all or none of them exist.",
-            "O(N) where N is the number of keys",
-        )
-        .tips(&["request_policy:multi_shard", "response_policy:all_succeeded"]),
-    string_spec("MSETNX", msetnx, "1.0.1", Flags::WRITE_DENYOOM)
-        .at_least(3)
-        .keys(&[keys(1, -1, 2, KeyFlags::OW_INSERT)])
-        .docs(
-            "key value [key value ...]",
-            "Sets several keys to strings if none of them exists.",
-            "O(N) where N is the number of keys",
-        )
-        .tips(&["request_policy:multi_shard", "response_policy:agg_min"]),
-    string_spec("PSETEX", psetex, "2.6.0", Flags::WRITE_DENYOOM).exactly(4).keys(&[key(1, KeyFlags::OW_UPDATE)]).docs(
-        "key milliseconds value",
-        "Sets a key to a string that expires after some milliseconds.",
-        "O(1)",
-    ),
-    string_spec("SET", set, "1.0.0", Flags::WRITE_DENYOOM)
-        .key_rule(KeyRule::ReadWithGet)
-        .at_least(3)
-        .keys(&[KeySpec {
-            notes: Some("RW and ACCESS due to the optional `GET` argument"),
-            ..key(1, KeyFlags::RW_ACCESS.union(KeyFlags::UPDATE).union(KeyFlags::VARIABLE_FLAGS))
-        }])
-        .docs(
-            "key value [NX | XX | IFEQ value | IFNE value | IFDEQ digest | IFDNE digest] [GET] [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]",
-            "Sets a key to a string, replacing any value.",
-            "O(1), O(N) for IFDEQ and IFDNE where N is the length of the old string",
-        ),
-    string_spec("SETEX", setex, "2.0.0", Flags::WRITE_DENYOOM)
-        .exactly(4)
-        .keys(&[key(1, KeyFlags::OW_UPDATE)])
+    string_spec("INCRBY", incrby, "1.0.0", Flags::WRITE_DENYOOM_FAST).exactly(3).keys(KeySpec::RW_ACCESS_UPDATE)
+        .docs("key increment", "Adds to a key's integer, which is 0 if missing.", "O(1)"),
+    string_spec("INCRBYFLOAT", incrbyfloat, "2.6.0", Flags::WRITE_DENYOOM_FAST).exactly(3).keys(KeySpec::RW_ACCESS_UPDATE)
+        .docs("key increment", "Adds to a key's floating-point number, which is 0 if missing.", "O(1)"),
+    string_spec("LCS", lcs, "7.0.0", Flags::READONLY).at_least(3).keys(&[keys(1, 1, 1, KeyFlags::RO_ACCESS)])
+        .docs("key1 key2 [LEN] [IDX] [MINMATCHLEN min-match-len] [WITHMATCHLEN]", "Finds a longest common subsequence of two strings.",
+            "O(N*M) where N and M are the lengths of the strings"),
+    string_spec("MGET", mget, "1.0.0", Flags::READONLY_FAST).at_least(2).keys(&[keys(1, -1, 1, KeyFlags::RO_ACCESS)]).tips(&["request_policy:multi_shard"])
+        .docs("key [key ...]", "Returns the strings several keys hold.", "O(N) where N is the number of keys"),
+    string_spec("MSET", mset, "1.0.1", Flags::WRITE_DENYOOM).at_least(3).keys(&[keys(1, -1, 2, KeyFlags::OW_UPDATE)])
+        .tips(&["request_policy:multi_shard", "response_policy:all_succeeded"])
+        .docs("key value [key value ...]", "Sets several keys to strings.", "O(N) where N is the number of keys"),
+    string_spec("MSETEX", msetex, "8.4.0", Flags::WRITE_DENYOOM.union(Flags::MOVABLEKEYS)).at_least(4)
+        .keys(&[KeySpec { begin: Begin::Index(1), find: Find::Count { step: 2 }, flags: KeyFlags::OW_UPDATE, notes: None }])
+        .tips(&["request_policy:multi_shard", "response_policy:all_succeeded"])
+        .docs("numkeys key value [key value ...] [NX | XX] [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]",
+            "Sets several keys to strings with the same expiry, optionally only if all or none of them exist.", "O(N) where N is the number of keys"),
+    string_spec("MSETNX", msetnx, "1.0.1", Flags::WRITE_DENYOOM).at_least(3).keys(&[keys(1, -1, 2, KeyFlags::OW_INSERT)])
+        .tips(&["request_policy:multi_shard", "response_policy:agg_min"])
+        .docs("key value [key value ...]", "Sets several keys to strings if none of them exists.", "O(N) where N is the number of keys"),
+    string_spec("PSETEX", psetex, "2.6.0", Flags::WRITE_DENYOOM).exactly(4).keys(&[key(1, KeyFlags::OW_UPDATE)])
+        .docs("key milliseconds value", "Sets a key to a string that expires after some milliseconds.", "O(1)"),
+    string_spec("SET", set, "1.0.0", Flags::WRITE_DENYOOM).key_rule(KeyRule::ReadWithGet).at_least(3)
+        .keys(&[key(1, KeyFlags::RW_ACCESS.union(KeyFlags::UPDATE).union(KeyFlags::VARIABLE_FLAGS)).noted("RW and ACCESS due to the optional `GET` argument")])
+        .docs("key value [NX | XX | IFEQ value | IFNE value | IFDEQ digest | IFDNE digest] [GET] [EX seconds | PX milliseconds | EXAT unix-time-seconds | \
+            PXAT unix-time-milliseconds | KEEPTTL]",
+            "Sets a key to a string, replacing any value.", "O(1), O(N) for IFDEQ and IFDNE where N is the length of the old string"),
+    string_spec("SETEX", setex, "2.0.0", Flags::WRITE_DENYOOM).exactly(4).keys(&[key(1, KeyFlags::OW_UPDATE)])
         .docs("key seconds value", "Sets a key to a string that expires after some seconds.", "O(1)"),
-    string_spec("SETNX", setnx, "1.0.0", Flags::WRITE_DENYOOM_FAST)
-        .exactly(3)
-        .keys(&[key(1, KeyFlags::OW_INSERT)])
+    string_spec("SETNX", setnx, "1.0.0", Flags::WRITE_DENYOOM_FAST).exactly(3).keys(&[key(1, KeyFlags::OW_INSERT)])
         .docs("key value", "Sets a key to a string if the key does not exist.", "O(1)"),
-    string_spec("SETRANGE", setrange, "2.2.0", Flags::WRITE_DENYOOM)
-        .exactly(4)
-        .keys(&[key(1, KeyFlags::RW_UPDATE)])
-        .docs(
-            "key offset value",
-            "Overwrites a part of a string, padding it with zero bytes if necessary.",
-            "O(N) where N is the length of the value, or of the string if it grows",
-        ),
-    string_spec("STRLEN", strlen, "2.2.0", Flags::READONLY_FAST)
-        .exactly(2)
-        .keys(&[key(1, KeyFlags::RO)])
+    string_spec("SETRANGE", setrange, "2.2.0", Flags::WRITE_DENYOOM).exactly(4).keys(&[key(1, KeyFlags::RW_UPDATE)])
+        .docs("key offset value", "Overwrites a part of a string, padding it with zero bytes if necessary.",
+            "O(N) where N is the length of the value, or of the string if it grows"),
+    string_spec("STRLEN", strlen, "2.2.0", Flags::READONLY_FAST).exactly(2).keys(&[key(1, KeyFlags::RO)])
         .docs("key", "Returns the length of the string a key holds.", "O(1)"),
-    string_spec("SUBSTR", getrange, "1.0.0", Flags::READONLY)
-        .exactly(4)
-        .keys(KeySpec::RO_ACCESS)
-        .docs(
-            "key start end",
-            "Returns a part of the string a key holds.",
-            "O(N) where N is the length of the part",
-        )
-        .deprecated("2.0.0", "`GETRANGE`"),
+    string_spec("SUBSTR", getrange, "1.0.0", Flags::READONLY).exactly(4).keys(KeySpec::RO_ACCESS).deprecated("2.0.0", "`GETRANGE`")
+        .docs("key start end", "Returns a part of the string a key holds.", "O(N) where N is the length of the part"),
 ];
 
 const fn string_spec(
@@ -217,6 +116,9 @@ const NOT_A_STRING: CommandError =
 const UNKNOWN_CONDITION: CommandError =
     CommandError::Text("ERR Invalid condition. Use IFEQ, IFNE, IFDEQ, or IFDNE");
 const BAD_KEY_COUNT: CommandError = CommandError::Text("ERR invalid numkeys value or out of range");
+/// Errors of Redis 8.6.3.
+const BAD_KEY_COUNT_REDIS_8: CommandError = CommandError::Text("ERR invalid numkeys value");
+const FEWER_PAIRS_REDIS_8: CommandError = CommandError::Text("ERR wrong number of key-value pairs");
 
 /// Replies a string.
 #[inline(always)]
@@ -232,13 +134,35 @@ fn show_pieces(reply: &mut ReplyWriter<'_>, bytes: &SharedBytes) {
     reply.bulk_pieces(bytes.len(), bytes.pieces(0..bytes.len()));
 }
 
+/// Replies the string at `slot`. Errors: WRONGTYPE.
+#[inline(always)]
+fn show_at(ctx: &mut Context<'_>, slot: Slot) -> Result<(), CommandError> {
+    match ctx.core.keyspace.string_at(slot)? {
+        StringView::Whole(bytes) if bytes.len() < LENT_MIN => ctx.reply.bulk(bytes),
+        _ => lend_at(ctx, slot),
+    }
+    Ok(())
+}
+
+/// Replies the long string at `slot`, which is lent to the output.
+#[inline(never)]
+fn lend_at(ctx: &mut Context<'_>, slot: Slot) {
+    let Context { core, reply, .. } = ctx;
+    core.keyspace.lend(slot, |value, lender| {
+        let string = StringView::new(value).unwrap_or_default();
+        reply.bulk_lent(string.len(), string.pieces(0..string.len()), lender);
+    });
+}
+
 /// `GET key`: the string, or nil; of a lock the owner.
 fn get(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
-    match ctx.core.keyspace.string(key) {
-        Ok(Some(value)) => show(&mut ctx.reply, value),
-        Ok(None) => ctx.reply.null(),
-        Err(_) => return show_token(ctx, key),
+    match ctx.core.keyspace.find_for_read(key) {
+        Some(slot) => match show_at(ctx, slot) {
+            Ok(()) => {}
+            Err(_) => return show_token(ctx, key),
+        },
+        None => ctx.reply.null(),
     }
     Ok(Outcome::Replied)
 }
@@ -306,7 +230,7 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
         (Condition::Absent, found) => found.is_none(),
         (Condition::Present, found) => found.is_some(),
         (Condition::If(comparison), Some(slot)) => match ctx.core.keyspace.string_at(slot) {
-            Ok(string) => comparison.holds(string),
+            Ok(string) => comparison.holds(string)?,
             // Another owner's lock stays. A lock never becomes a string.
             Err(error) => match comparison {
                 Comparison::Equal(token) if token_at(ctx, slot)? != token => false,
@@ -350,7 +274,7 @@ fn is_overdue(ctx: &Context<'_>, expiry: Expiry) -> bool {
 fn repeat_set(ctx: &mut Context<'_>, options: &SetOptions<'_>, expiry: Expiry) {
     let is_exact = matches!(options.lifetime, Lifetime::Given(TimeUnit::UnixMilliseconds, _));
     if is_exact && ctx.core.state.config.compatible_with.is_valkey() {
-        // Valkey repeats it as sent.
+        // Valkey replicates it as sent.
         return;
     }
     let is_new_condition = matches!(options.condition, Condition::If(_));
@@ -461,7 +385,7 @@ fn getex(ctx: &mut Context<'_>) -> CommandResult {
             } else {
                 ctx.core.keyspace.set_deadline(slot, Some(deadline));
                 ctx.core.keyspace.changed(KeyspaceEvents::GENERIC, "expire", key.bytes);
-                let at = deadline.unix(ctx.core.keyspace.told_offset_ms()).0;
+                let at = deadline.unix(ctx.core.keyspace.shown_offset_ms()).0;
                 ctx.instead_with(&[b"PEXPIREAT", key.bytes], at);
             }
         }
@@ -507,8 +431,10 @@ fn delex(ctx: &mut Context<'_>) -> CommandResult {
                 let string = ctx.core.keyspace.string_at(slot).map_err(|_| NOT_A_STRING);
                 let comparison = Comparison::of(ctx.args.get(2), ctx.args.get(3));
                 match (string, comparison) {
-                    (Ok(string), comparison) => comparison.ok_or(UNKNOWN_CONDITION)??.holds(string),
-                    (Err(error), Some(Ok(Comparison::Equal(token)))) => {
+                    (Ok(string), comparison) => {
+                        comparison.ok_or(UNKNOWN_CONDITION)?.holds(string)?
+                    }
+                    (Err(error), Some(Comparison::Equal(token))) => {
                         is_string_or_token(ctx, slot, token).map_err(|_| error)?
                     }
                     (Err(error), _) => return Err(error),
@@ -541,9 +467,9 @@ fn digest(ctx: &mut Context<'_>) -> CommandResult {
 fn mget(ctx: &mut Context<'_>) -> CommandResult {
     ctx.reply.array(ctx.args.len() - 1);
     for index in 1..ctx.args.len() {
-        match ctx.core.keyspace.string(ctx.key(index)) {
-            Ok(Some(value)) => show(&mut ctx.reply, value),
-            Ok(None) | Err(_) => ctx.reply.null(),
+        let found = ctx.core.keyspace.find_for_read(ctx.key(index));
+        if found.is_none_or(|slot| show_at(ctx, slot).is_err()) {
+            ctx.reply.null();
         }
     }
     Ok(Outcome::Replied)
@@ -574,8 +500,16 @@ fn msetnx(ctx: &mut Context<'_>) -> CommandResult {
 /// set, 0 if a key exists (NX) or does not exist (XX).
 fn msetex(ctx: &mut Context<'_>) -> CommandResult {
     let mut cursor = ctx.args.cursor(1);
+    let is_redis_8 = ctx.core.state.config.compatible_with.is_redis_8();
     let pairs = cursor.take_keys(1, 2).map_err(|bad| match bad {
-        BadKeyCount::TooLarge(count) if count <= i32::MAX as usize => CommandError::Syntax,
+        BadKeyCount::TooLarge(count) if count <= i32::MAX as usize => {
+            if is_redis_8 {
+                FEWER_PAIRS_REDIS_8
+            } else {
+                CommandError::Syntax
+            }
+        }
+        _ if is_redis_8 => BAD_KEY_COUNT_REDIS_8,
         _ => BAD_KEY_COUNT,
     })?;
     let options = SetOptions::parse_msetex(cursor)?;
@@ -606,7 +540,7 @@ fn msetex(ctx: &mut Context<'_>) -> CommandResult {
 /// MSETEX's effect for Valkey: as sent, but with the deadline as a Unix time.
 fn repeat_msetex(ctx: &mut Context<'_>, pairs: Range<usize>, expiry: Expiry) {
     let Expiry::At(deadline) = expiry else { return };
-    let (args, at) = (ctx.args, deadline.unix(ctx.core.keyspace.told_offset_ms()).0.to_string());
+    let (args, at) = (ctx.args, deadline.unix(ctx.core.keyspace.shown_offset_ms()).0.to_string());
     ctx.instead_gathered(|_, request| {
         request.extend(args.iter_from(0).take(pairs.end).map(<[u8]>::to_vec));
         let mut rest = args.cursor(pairs.end);

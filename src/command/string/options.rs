@@ -101,34 +101,36 @@ pub fn parse_getex<'a>(mut cursor: Cursor<'a>) -> Result<Lifetime<'a>, CommandEr
 pub enum Comparison<'a> {
     Equal(&'a [u8]),
     Different(&'a [u8]),
-    DigestEqual(u64),
-    DigestDifferent(u64),
+    DigestEqual(&'a [u8]),
+    DigestDifferent(&'a [u8]),
 }
 
 impl<'a> Comparison<'a> {
     /// The condition of a word (`IFEQ`, `IFNE`, `IFDEQ`, `IFDNE`) and its operand; `None` for
     /// another word.
-    pub fn of(word: &[u8], operand: &'a [u8]) -> Option<Result<Self, CommandError>> {
+    pub fn of(word: &[u8], operand: &'a [u8]) -> Option<Self> {
         Self::of_word(Word::of(word)?, operand)
     }
 
-    fn of_word(word: Word, operand: &'a [u8]) -> Option<Result<Self, CommandError>> {
+    fn of_word(word: Word, operand: &'a [u8]) -> Option<Self> {
         Some(match word {
-            Word::IfEq => Ok(Comparison::Equal(operand)),
-            Word::IfNe => Ok(Comparison::Different(operand)),
-            Word::IfDeq => parse_digest(operand).map(Comparison::DigestEqual),
-            Word::IfDne => parse_digest(operand).map(Comparison::DigestDifferent),
+            Word::IfEq => Comparison::Equal(operand),
+            Word::IfNe => Comparison::Different(operand),
+            Word::IfDeq => Comparison::DigestEqual(operand),
+            Word::IfDne => Comparison::DigestDifferent(operand),
             _ => return None,
         })
     }
 
-    pub fn holds(&self, value: StringView<'_>) -> bool {
-        match self {
+    /// Errors: a digest of another length, which is only looked at if there is a value, as in Redis
+    /// 8.6.
+    pub fn holds(&self, value: StringView<'_>) -> Result<bool, CommandError> {
+        Ok(match self {
             Comparison::Equal(operand) => value == **operand,
             Comparison::Different(operand) => value != **operand,
-            Comparison::DigestEqual(operand) => digest(value) == *operand,
-            Comparison::DigestDifferent(operand) => digest(value) != *operand,
-        }
+            Comparison::DigestEqual(operand) => parse_digest(operand)? == Some(digest(value)),
+            Comparison::DigestDifferent(operand) => parse_digest(operand)? != Some(digest(value)),
+        })
     }
 
     /// Whether it holds for an absent key, which differs from every value.
@@ -147,14 +149,13 @@ pub fn digest(value: StringView<'_>) -> u64 {
     digest.digest()
 }
 
-fn parse_digest(text: &[u8]) -> Result<u64, CommandError> {
-    if text.len() != DIGEST_DIGITS || !text.iter().all(u8::is_ascii_hexdigit) {
+/// None: no value has it, because there are other characters than digits.
+fn parse_digest(text: &[u8]) -> Result<Option<u64>, CommandError> {
+    if text.len() != DIGEST_DIGITS {
         return Err(DIGEST_LENGTH);
     }
-    std::str::from_utf8(text)
-        .ok()
-        .and_then(|text| u64::from_str_radix(text, 16).ok())
-        .ok_or(DIGEST_LENGTH)
+    let digits = std::str::from_utf8(text).ok().filter(|_| text.iter().all(u8::is_ascii_hexdigit));
+    Ok(digits.and_then(|digits| u64::from_str_radix(digits, 16).ok()))
 }
 
 /// The condition of a SET.
@@ -190,7 +191,7 @@ impl<'a> SetOptions<'a> {
                     if options.condition == Condition::Always =>
                 {
                     let comparison = Comparison::of_word(word, cursor.take()?);
-                    options.condition = Condition::If(comparison.ok_or(CommandError::Syntax)??);
+                    options.condition = Condition::If(comparison.ok_or(CommandError::Syntax)?);
                 }
                 _ => options.add(word, &mut cursor)?,
             }

@@ -213,7 +213,7 @@ impl Kind<[i32; 3]> for OomScores {
 pub(in crate::config) struct EventClasses;
 
 /// The letters in the order of CONFIG GET. `A` means all of `KeyspaceEvents::ALL`.
-const EVENT_LETTERS: [(u8, KeyspaceEvents); 15] = [
+const EVENT_LETTERS: [(u8, KeyspaceEvents); 21] = [
     (b'g', KeyspaceEvents::GENERIC),
     (b'$', KeyspaceEvents::STRING),
     (b'l', KeyspaceEvents::LIST),
@@ -225,8 +225,14 @@ const EVENT_LETTERS: [(u8, KeyspaceEvents); 15] = [
     (b't', KeyspaceEvents::STREAM),
     (b'd', KeyspaceEvents::MODULE),
     (b'n', KeyspaceEvents::NEW),
+    (b'o', KeyspaceEvents::OVERWRITTEN),
+    (b'c', KeyspaceEvents::TYPE_CHANGED),
     (b'K', KeyspaceEvents::KEYSPACE),
     (b'E', KeyspaceEvents::KEYEVENT),
+    (b'S', KeyspaceEvents::FIELDS_OF_KEY),
+    (b'T', KeyspaceEvents::FIELDS_OF_EVENT),
+    (b'I', KeyspaceEvents::EVENTS_OF_FIELD),
+    (b'V', KeyspaceEvents::FIELDS_OF_KEY_AND_EVENT),
     (b'm', KeyspaceEvents::KEY_MISS),
     (b'L', KeyspaceEvents::LOCK),
 ];
@@ -273,7 +279,7 @@ impl Kind<KeyspaceEvents> for EventClasses {
     }
 
     fn describe(&self) -> String {
-        "any of the letters KEg$lshzxetdmnLA; \"\" for none".into()
+        "any of the letters KESTIVg$lshzxetdmnocLA; \"\" for none".into()
     }
 }
 

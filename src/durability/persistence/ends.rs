@@ -64,6 +64,15 @@ pub fn folder_at_start(state: &State) -> Result<AofFolder, String> {
             "Successfully migrated an old-style AOF configuration into the AOF directory"
         );
     }
+    let unlisted = folder.unlisted();
+    if !unlisted.is_empty() {
+        warning!(
+            state,
+            "The AOF manifest {} does not name these files, whose data is not loaded: {}",
+            folder.manifest_path().display(),
+            unlisted.join(", ")
+        );
+    }
     Ok(folder)
 }
 
@@ -97,10 +106,10 @@ pub fn begin_shut_down(core: &mut Core, force: bool) -> Result<Option<EndedJob>,
     Ok(abort(core, purpose))
 }
 
-/// Finishes all files before the process ends, after [`begin_shut_down`]: writes and syncs the log,
+/// Finishes all files before the process ends, after [`begin_shut_down`]: writes and syncs the AOF,
 /// and saves if requested or if save points are configured.
 ///
-/// If the log cannot be written, the end is refused, as after a failed save. Under `always` it
+/// If the AOF cannot be written, the end is refused, as after a failed save. Under `always` it
 /// fails.
 pub fn shut_down(core: &mut Core, save_asked: Option<bool>, force: bool) -> Closing {
     if let Err(closing) = write_out(&mut core.state, force) {
@@ -124,12 +133,12 @@ pub fn shut_down(core: &mut Core, save_asked: Option<bool>, force: bool) -> Clos
     }
 }
 
-/// Writes the rest of the log. Errors: the end is refused or fails.
+/// Writes the rest of the AOF. Errors: the end is refused or fails.
 fn write_out(state: &mut State, force: bool) -> Result<(), Closing> {
     if state.persistence.aof.is_some() {
         notice!(state, "Calling fsync() on the AOF file.");
     }
-    // Also if the log was switched off: that may have failed in this turn.
+    // Also if the AOF was switched off: that may have failed in this turn.
     write_log(state).map_err(Closing::Failed)?;
     let now = state.now;
     let Some(aof) = &mut state.persistence.aof else { return Ok(()) };
@@ -138,7 +147,7 @@ fn write_out(state: &mut State, force: bool) -> Result<(), Closing> {
     for (level, line) in aof.log.take_notices() {
         state.log(level, format_args!("{line}"));
     }
-    state.note_gate();
+    state.refresh_fast_path();
     match written {
         Ok(()) => Ok(()),
         Err(fatal) if is_always => Err(Closing::Failed(fatal)),

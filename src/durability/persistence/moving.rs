@@ -1,7 +1,7 @@
 //! Moving the append-only file to another folder, after CONFIG SET dir.
 //!
 //! The move is a rewrite whose base and increment are made in the folder that `dir` names now.
-//! Until both are durable there, with their manifest, the log in the old folder gets everything too
+//! Until both are durable there, with their manifest, the AOF in the old folder gets everything too
 //! and decides what is answered. So at each moment one of the two folders has all that was
 //! answered.
 
@@ -67,7 +67,7 @@ fn open_free_folder(state: &State) -> Result<AofFolder, String> {
     Ok(folder)
 }
 
-/// Makes the log write to the new folder too. Returns that folder.
+/// Makes the AOF write to the new folder too. Returns that folder.
 pub(super) fn begin(state: &mut State) -> Result<Folder, String> {
     let mut folder = open_free_folder(state)?;
     let increment = folder.increment_aside().map_err(|error| error.to_string())?;
@@ -94,7 +94,31 @@ pub(super) fn give_up(state: &mut State, folder: &Folder) {
     }
 }
 
-/// Ends a rewrite in another folder than the log's, whose base is in its place or not.
+/// Marks the folder of the file that was switched off, after one in another folder has taken its
+/// place: it lacks what was written since. If somebody else has used that folder since, it is left
+/// alone.
+pub(super) fn mark_closed(state: &mut State) {
+    let Some(closed) = state.persistence.closed_at.take() else { return };
+    let Some(aof) = &state.persistence.aof else { return };
+    if lock(&aof.folder).is_in(&closed.dir) {
+        return;
+    }
+    let (disk, config) = (state.persistence.disk.clone(), &state.config);
+    let (dirname, filename) = (&config.appenddirname, &config.appendfilename);
+    let Ok(mut old) = AofFolder::open(disk.clone(), &closed.dir, dirname, filename) else { return };
+    if old.manifest().text() != closed.manifest {
+        return;
+    }
+    let marked = AofFolder::open_locked(disk, &closed.dir, dirname, filename).and_then(|folder| {
+        old = folder;
+        old.mark_moved(&lock(&aof.folder))
+    });
+    if let Err(error) = marked {
+        warning!(state, "A start in the old folder would not be refused: {error}");
+    }
+}
+
+/// Ends a rewrite in another folder than the AOF's, whose base is in its place or not.
 pub(super) fn end(state: &mut State, folder: &Folder, placed: Placed) -> Placed {
     let now = state.now;
     let Some(aof) = &mut state.persistence.aof else { return placed };

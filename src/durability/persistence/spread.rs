@@ -2,8 +2,8 @@
 
 use crate::state::{Core, State};
 
-/// Passes the effects of ended units on to the log and the backlog. Call this before a command
-/// during which other clients are served: replies that show earlier changes wait for the log's end.
+/// Passes the effects of ended units on to the AOF and the backlog. Call this before a command
+/// during which other clients are served: replies that show earlier changes wait for the AOF's end.
 pub fn spread_effects(state: &mut State) {
     let State { persistence, effects, replication, slot_moves, now, .. } = state;
     // A replica's backlog is its primary's stream, byte for byte.
@@ -30,7 +30,7 @@ pub fn spread_effects(state: &mut State) {
     });
 }
 
-/// Starts or stops the recording of effects. Call this where the log or backlog is opened or
+/// Starts or stops the recording of effects. Call this where the AOF or backlog is opened or
 /// closed, and where the role changes. A new reader's stream starts with SELECT.
 pub fn note_listeners(core: &mut Core) {
     let replication = &core.state.replication;

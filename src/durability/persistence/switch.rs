@@ -10,7 +10,7 @@ use crate::config::{AppendFsync, system_text};
 use crate::persist::aof::folder::AofFolder;
 use crate::persist::aof::log::AppendLog;
 use crate::persist::saver::lock;
-use crate::state::persistence::Aof;
+use crate::state::persistence::{Aof, ClosedAof};
 use crate::state::{Core, State};
 use crate::sys::log::{notice, warning};
 
@@ -42,7 +42,7 @@ fn remove_history(state: &State) {
     }
 }
 
-/// `DEBUG AOF-FLUSH-SLEEP`: the loop sleeps this long before each write to the log.
+/// `DEBUG AOF-FLUSH-SLEEP`: the loop sleeps this long before each write to the AOF.
 pub fn set_flush_delay(state: &mut State, delay: Duration) {
     state.persistence.flush_delay = delay;
     apply_parameters(state);
@@ -73,7 +73,7 @@ pub(super) fn switch_on(
     core.state.persistence.aof = Some(Aof { log, folder, first_kept: None, is_aside });
     apply_parameters(&mut core.state);
     note_listeners(core);
-    core.state.note_gate();
+    core.state.refresh_fast_path();
 }
 
 /// `CONFIG SET appendonly yes` on a running server: changes go to a new increment, and the present
@@ -84,7 +84,7 @@ pub fn begin_aof(core: &mut Core, in_transaction: bool) -> Result<(), String> {
     if core.state.persistence.aof.is_some() {
         return Ok(());
     }
-    // Earlier effects do not belong in this log, because its base contains them.
+    // Earlier effects do not belong in this AOF, because its base contains them.
     spread_effects(&mut core.state);
     abort_rewrite(core);
     let mut folder = open_folder(&core.state)?;
@@ -142,11 +142,16 @@ pub fn end_aof(core: &mut Core) {
                 core.state.persistence.fatal = Some(fatal);
             }
         }
-        if let Some(name) = lock(&aof.folder).drop_aside() {
+        let mut folder = lock(&aof.folder);
+        if !aof.is_aside {
+            let (dir, manifest) = (folder.parent().to_owned(), folder.manifest().text());
+            core.state.persistence.closed_at = Some(ClosedAof { dir, manifest });
+        }
+        if let Some(name) = folder.drop_aside() {
             let name = String::from_utf8_lossy(&name);
             notice!(core.state, "Removing the temp incr aof file {name} in the background");
         }
     }
     note_listeners(core);
-    core.state.note_gate();
+    core.state.refresh_fast_path();
 }

@@ -45,7 +45,7 @@ impl Node {
         });
         cluster.set_ok_for_test(true);
         state.cluster = Some(Box::new(cluster));
-        state.note_gate();
+        state.refresh_fast_path();
         state.stats.timing.start();
         let (stream, _) = mio::net::UnixStream::pair().expect("a pair of sockets");
         let client = state.clients.insert(|id| {

@@ -2,13 +2,12 @@
 //! sent.
 
 use std::collections::VecDeque;
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, IoSlice};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use mio::event::Event;
-
 use crate::cluster::action::LinkId;
+use crate::net::ready::{ReadResult, ReadyStream};
 use crate::net::stream::Stream;
 use crate::net::tls::stream::Handshake;
 
@@ -18,12 +17,7 @@ const PIECES_MAX: usize = 64;
 /// See the module.
 pub struct Link {
     pub(super) id: LinkId,
-    pub(super) stream: Stream,
-    phase: Phase,
-    can_read: bool,
-    can_write: bool,
-    /// The other end has closed: reading continues after a short read, until the end.
-    is_over: bool,
+    pub(super) stream: ReadyStream,
     /// It waits for its turn.
     pub(super) is_ready: bool,
     pub(super) is_to_send: bool,
@@ -50,16 +44,8 @@ struct Queued {
     after_save: u64,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Connecting,
-    /// A handshake with TLS.
-    Shaking,
-    Open,
-}
-
 /// The result of a step.
-pub(super) enum Reading {
+pub(super) enum Step {
     Waits,
     /// A further step needs no event.
     GoesOn,
@@ -71,15 +57,10 @@ pub(super) enum Reading {
 }
 
 impl Link {
-    fn new(id: LinkId, stream: Stream, phase: Phase, created_ms: i64) -> Self {
-        let is_open = phase != Phase::Connecting;
+    fn new(id: LinkId, stream: ReadyStream, created_ms: i64) -> Self {
         Link {
             id,
             stream,
-            phase,
-            can_read: is_open,
-            can_write: is_open,
-            is_over: false,
             is_ready: false,
             is_to_send: false,
             is_closing: false,
@@ -95,87 +76,35 @@ impl Link {
     }
 
     pub(super) fn accepted(id: LinkId, stream: Stream, created_ms: i64) -> Self {
-        let phase = if stream.is_handshaking() { Phase::Shaking } else { Phase::Open };
-        Self::new(id, stream, phase, created_ms)
+        Self::new(id, ReadyStream::accepted(stream), created_ms)
     }
 
     pub(super) fn connecting(id: LinkId, stream: Stream, created_ms: i64) -> Self {
-        Self::new(id, stream, Phase::Connecting, created_ms)
-    }
-
-    pub(super) fn is_open(&self) -> bool {
-        self.phase == Phase::Open
-    }
-
-    pub(super) fn look(&mut self, event: &Event) {
-        let is_over = event.is_read_closed() || event.is_error();
-        self.can_read |= event.is_readable() || is_over;
-        self.can_write |= event.is_writable() || event.is_error();
-        self.is_over |= is_over;
-    }
-
-    pub(super) fn look_anyway(&mut self) {
-        (self.can_read, self.can_write) = (true, true);
-    }
-
-    /// Whether a read may find bytes that are not announced again.
-    pub(super) fn may_read(&self) -> bool {
-        self.can_read
+        Self::new(id, ReadyStream::connecting(stream), created_ms)
     }
 
     /// Continues to connect, or reads once.
-    pub(super) fn go_on(&mut self, buffer: &mut [u8]) -> Reading {
+    pub(super) fn go_on(&mut self, buffer: &mut [u8]) -> Step {
         if std::mem::take(&mut self.rereads) {
-            return Reading::Bytes(0);
+            return Step::Bytes(0);
         }
         if self.is_held || self.is_held_back {
-            return Reading::Waits;
+            return Step::Waits;
         }
-        match self.phase {
-            Phase::Open => self.read(buffer),
-            _ if !self.can_read && !self.can_write => Reading::Waits,
-            _ => self.connect().unwrap_or(Reading::Ended),
-        }
-    }
-
-    fn connect(&mut self) -> io::Result<Reading> {
-        if self.phase == Phase::Connecting {
-            if !self.stream.is_connected()? {
-                (self.can_read, self.can_write) = (false, false);
-                return Ok(Reading::Waits);
-            }
-            self.phase = Phase::Shaking;
-        }
-        match self.stream.handshake()? {
-            Handshake::Done => {}
-            Handshake::Unfinished => return Ok(Reading::GoesOn),
-            Handshake::Waits => {
-                (self.can_read, self.can_write) = (false, false);
-                return Ok(Reading::Waits);
-            }
-        }
-        self.phase = Phase::Open;
-        // Bytes after the handshake may be buffered already.
-        (self.can_read, self.can_write) = (true, true);
-        Ok(Reading::Connected(self.stream.local_ip()))
-    }
-
-    fn read(&mut self, buffer: &mut [u8]) -> Reading {
-        if !self.can_read {
-            return Reading::Waits;
+        if !self.stream.is_open() {
+            return match self.stream.open() {
+                Ok(Handshake::Done) => Step::Connected(self.stream.stream().local_ip()),
+                Ok(Handshake::Unfinished) => Step::GoesOn,
+                Ok(Handshake::Waits) => Step::Waits,
+                Err(_) => Step::Ended,
+            };
         }
         match self.stream.read(buffer) {
-            Ok(0) => Reading::Ended,
-            Ok(count) => {
-                self.can_read = count == buffer.len() || self.is_over || self.stream.has_more();
-                Reading::Bytes(count)
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.can_read = false;
-                Reading::Waits
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Reading::GoesOn,
-            Err(_) => Reading::Ended,
+            ReadResult::Bytes(count) => Step::Bytes(count),
+            // A signal came.
+            ReadResult::Nothing if self.stream.may_read() => Step::GoesOn,
+            ReadResult::Nothing => Step::Waits,
+            ReadResult::Ended(_) => Step::Ended,
         }
     }
 
@@ -192,7 +121,7 @@ impl Link {
     }
 
     pub(super) fn has_output(&self) -> bool {
-        !self.queue.is_empty() || self.stream.has_unsent()
+        !self.queue.is_empty() || self.stream.stream().has_unsent()
     }
 
     /// Whether the next message waits for a save later than this one.
@@ -202,30 +131,16 @@ impl Link {
 
     /// Sends as much as the system takes of the messages that need no save later than this one.
     pub(super) fn write(&mut self, saved: u64) -> io::Result<()> {
-        if self.phase != Phase::Open {
-            return Ok(());
-        }
-        while self.can_write && !self.queue.is_empty() && !self.waits_for(saved) {
+        while self.stream.may_write() && !self.queue.is_empty() && !self.waits_for(saved) {
             let may_leave = self.queue.iter().take_while(|queued| queued.after_save <= saved);
             let mut pieces: Vec<IoSlice<'_>> =
                 may_leave.take(PIECES_MAX).map(|queued| IoSlice::new(&queued.message)).collect();
             let mut from = &mut pieces[..];
             IoSlice::advance_slices(&mut from, self.sent);
-            match self.stream.write_vectored(from) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => self.note_sent(count),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.can_write = false,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
+            let sent = self.stream.write(from)?;
+            self.note_sent(sent);
         }
-        if self.can_write && self.stream.has_unsent() {
-            match self.stream.flush() {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.can_write = false,
-                flushed => flushed?,
-            }
-        }
-        Ok(())
+        self.stream.flush()
     }
 
     fn note_sent(&mut self, count: usize) {

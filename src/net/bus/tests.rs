@@ -43,7 +43,7 @@ impl Pair {
     fn turn(&mut self) {
         let mut events = Events::with_capacity(16);
         self.poll.poll(&mut events, Some(Duration::from_millis(5))).unwrap();
-        events.iter().for_each(|event| self.bus.look(event));
+        events.iter().for_each(|event| self.bus.note_readiness(event));
         self.ended.append(&mut self.bus.take_ended());
         let (accepted, result) = self.bus.accept(self.poll.registry(), None, 60, 100, 1);
         result.unwrap();

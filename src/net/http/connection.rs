@@ -8,7 +8,7 @@
 //! A request that comes before the last one is answered waits in the buffer, which is never read
 //! beyond its size.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, IoSlice};
 use std::net::Shutdown;
 
 use mio::event::Event;
@@ -16,6 +16,7 @@ use socket2::SockRef;
 
 use super::head::{self, HEAD_BYTES_MAX, Request};
 use super::response::Response;
+use crate::net::ready::{ReadResult, ReadyStream};
 use crate::net::stream::{Address, Stream};
 use crate::net::tls::stream::Handshake;
 
@@ -33,7 +34,7 @@ const DRAIN_BYTES: usize = 64 * 1024;
 
 /// A connection. `J`: an answer that takes more than one turn.
 pub struct Connection<J> {
-    stream: Stream,
+    stream: ReadyStream,
     pub peer: Address,
     /// Its listener accepts local connections only.
     pub is_inside: bool,
@@ -45,8 +46,6 @@ pub struct Connection<J> {
     pub job: Option<Box<J>>,
     keeps_alive: bool,
     head_only: bool,
-    can_read: bool,
-    can_write: bool,
     /// Boot-time clock, microseconds.
     deadline_us: i64,
     connected_us: i64,
@@ -78,7 +77,8 @@ pub enum Progress {
 
 impl<J> Connection<J> {
     pub fn new(stream: Stream, peer: Address, is_inside: bool, now_us: i64) -> Self {
-        let phase = if stream.is_handshaking() { Phase::Handshake } else { Phase::Head };
+        let stream = ReadyStream::accepted(stream);
+        let phase = if stream.is_open() { Phase::Head } else { Phase::Handshake };
         Connection {
             stream,
             peer,
@@ -90,8 +90,6 @@ impl<J> Connection<J> {
             job: None,
             keeps_alive: false,
             head_only: false,
-            can_read: true,
-            can_write: true,
             deadline_us: now_us + HEAD_US,
             connected_us: now_us,
             waits_since_us: now_us,
@@ -110,7 +108,7 @@ impl<J> Connection<J> {
     pub fn importance(&self, now_us: i64) -> (u8, i64) {
         let has_waited = now_us - self.waits_since_us >= YOUNG_US;
         match self.phase {
-            Phase::Responds if !self.can_write && has_waited => (1, self.waits_since_us),
+            Phase::Responds if !self.stream.may_write() && has_waited => (1, self.waits_since_us),
             Phase::Asked(_) | Phase::Responds => (2, self.connected_us),
             _ if has_waited => (0, self.waits_since_us),
             _ => (2, self.connected_us),
@@ -118,9 +116,8 @@ impl<J> Connection<J> {
     }
 
     /// Notes an event's announcement.
-    pub fn look(&mut self, event: &Event) {
-        self.can_read |= event.is_readable() || event.is_read_closed() || event.is_error();
-        self.can_write |= event.is_writable() || event.is_error();
+    pub fn note_readiness(&mut self, event: &Event) {
+        self.stream.note(event);
     }
 
     /// The request to be answered now, once.
@@ -159,7 +156,7 @@ impl<J> Connection<J> {
     }
 
     fn shake_hands(&mut self) -> io::Result<Step> {
-        match self.stream.handshake()? {
+        match self.stream.open()? {
             Handshake::Waits => Ok(Step::Waits),
             Handshake::Unfinished => Ok(Step::Later),
             Handshake::Done => {
@@ -190,52 +187,39 @@ impl<J> Connection<J> {
             self.phase = Phase::Head;
             self.deadline_us = now_us + HEAD_US;
         }
-        if !self.can_read {
-            return Ok(Step::Waits);
-        }
         let before = self.input.len();
         self.input.resize(HEAD_BYTES_MAX, 0);
         let read = self.stream.read(&mut self.input[before..]);
-        self.input.truncate(before + *read.as_ref().unwrap_or(&0));
-        match read {
-            Ok(0) => Ok(Step::Ends),
-            Ok(_) => Ok(Step::Next),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                self.can_read = false;
-                if self.input.is_empty() {
-                    self.input = Vec::new();
-                }
-                Ok(Step::Waits)
-            }
-            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(Step::Later),
-            Err(error) => Err(error),
+        let count = if let ReadResult::Bytes(count) = read { count } else { 0 };
+        self.input.truncate(before + count);
+        if self.input.is_empty() {
+            self.input = Vec::new();
         }
+        match read {
+            ReadResult::Bytes(_) => Ok(Step::Next),
+            ReadResult::Nothing => Ok(self.pause()),
+            ReadResult::Ended(_) => Ok(Step::Ends),
+        }
+    }
+
+    /// The step after a read that has found nothing.
+    fn pause(&self) -> Step {
+        // After a signal there may be bytes all the same.
+        if self.stream.may_read() { Step::Later } else { Step::Waits }
     }
 
     fn send(&mut self, now_us: i64) -> io::Result<Step> {
         while self.sent < self.output.len() {
-            if !self.can_write {
-                return Ok(Step::Waits);
-            }
-            match self.stream.write(&self.output[self.sent..]) {
-                Ok(0) => return Ok(Step::Ends),
-                Ok(count) => {
+            match self.stream.write(&[IoSlice::new(&self.output[self.sent..])])? {
+                0 => return Ok(Step::Waits),
+                count => {
                     self.sent += count;
                     (self.deadline_us, self.waits_since_us) = (now_us + IDLE_US, now_us);
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.can_write = false,
-                Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(Step::Later),
-                Err(error) => return Err(error),
             }
         }
-        match self.stream.flush() {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                self.can_write = false;
-                return Ok(Step::Waits);
-            }
-            flushed => flushed?,
-        }
-        if self.stream.has_unsent() {
+        self.stream.flush()?;
+        if self.stream.stream().has_unsent() {
             return Ok(Step::Waits);
         }
         (self.output, self.sent) = (Vec::new(), 0);
@@ -246,26 +230,22 @@ impl<J> Connection<J> {
         }
         self.input = Vec::new();
         // The end of TLS's stream is a message of its own, sent when this is dropped.
-        if self.stream.is_tls() {
+        if self.stream.stream().is_tls() {
             return Ok(Step::Ends);
         }
         self.phase = Phase::Drains;
         self.deadline_us = now_us + DRAIN_US;
-        SockRef::from(&self.stream).shutdown(Shutdown::Write)?;
+        SockRef::from(self.stream.stream()).shutdown(Shutdown::Write)?;
         Ok(Step::Next)
     }
 
     fn drain(&mut self) -> io::Result<Step> {
         let mut bytes = vec![0; DRAIN_BYTES];
-        match self.stream.read(&mut bytes) {
-            Ok(0) => Ok(Step::Ends),
-            Ok(_) => Ok(Step::Later),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                self.can_read = false;
-                Ok(Step::Waits)
-            }
-            Err(error) => Err(error),
-        }
+        Ok(match self.stream.read(&mut bytes) {
+            ReadResult::Bytes(_) => Step::Later,
+            ReadResult::Nothing => self.pause(),
+            ReadResult::Ended(_) => Step::Ends,
+        })
     }
 }
 

@@ -26,7 +26,8 @@
 //!   new one alone. A start that finds it is refused.
 //! - *the lock*: a folder that is written to is locked first, before its manifest is read, by a
 //!   lock of the system on the empty file `<name>.lock`, which stays there. If somebody removes the
-//!   folder, the lock is taken anew.
+//!   folder, the lock is taken anew. The manifest is locked too, by the same server, so that a
+//!   removed `<name>.lock` lets nobody in; each new manifest is locked before it has its name.
 //!
 //! Owns the manifest. All functions may wait for the disk: the loop's thread must not call them
 //! once clients are served.
@@ -40,7 +41,9 @@ use std::sync::Arc;
 pub use super::manifest::{AofFile, BaseFormat};
 use super::manifest::{MANIFEST_BYTES_MAX, Manifest, SEQ_MAX};
 use crate::config::system_text;
-use crate::sys::disk::{Disk, DiskFile, ReplaceStep, read_whole, replace_file};
+use crate::sys::disk::{
+    Disk, DiskFile, ReplaceStep, read_whole, replace_file, replace_locked_file,
+};
 
 /// The longest path. Unit: bytes.
 const PATH_BYTES_MAX: u64 = 64 << 10;
@@ -73,8 +76,18 @@ pub struct AofFolder {
     aside: Option<AofFile>,
     /// Number of the increment that this process could not sync.
     unsynced: Option<i64>,
-    /// The lock's file was removed, perhaps with others, and no rewrite has ended since.
+    /// A file of this server was removed or replaced, perhaps with others, and no rewrite has ended
+    /// since.
     has_losses: bool,
+    /// The manifest that this process has read or written, to know it again; locked if the folder
+    /// is. None: there was none.
+    own_manifest: Option<Arc<dyn DiskFile>>,
+    /// Its text: somebody may write another one into the same file.
+    own_text: Vec<u8>,
+    /// Paths and least bytes of the listed files that are not appended to any more.
+    sizes: Vec<(PathBuf, u64)>,
+    /// The text of a manifest that this process could not put into place for sure.
+    tried: Vec<u8>,
     /// It had no manifest when it was opened.
     was_free: bool,
     /// The folder to which another server, or this one, has moved the append-only file.
@@ -135,6 +148,10 @@ impl AofFolder {
             aside: None,
             unsynced: None,
             has_losses: false,
+            own_manifest: None,
+            own_text: Vec::new(),
+            sizes: Vec::new(),
+            tried: Vec::new(),
             was_free: true,
             moved_to: None,
             lock: None,
@@ -143,6 +160,9 @@ impl AofFolder {
 
     fn read(&mut self) -> Result<(), FolderError> {
         let name = self.manifest_path();
+        // Before it is read: once it is locked, no other server replaces it.
+        self.note_manifest();
+        self.lock_manifest()?;
         match read_whole(&*self.disk, &name, MANIFEST_BYTES_MAX) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.refuse_unlisted(),
             Err(error) => {
@@ -158,6 +178,7 @@ impl AofFolder {
                     source: None,
                 })?;
                 self.was_free = false;
+                self.own_text = text;
                 self.read_moved()
             }
         }
@@ -192,6 +213,11 @@ impl AofFolder {
             self.moved_path().display()
         );
         Err(FolderError { text, source: None })
+    }
+
+    /// The `dir` of the server whose files are in this folder.
+    pub fn parent(&self) -> &Path {
+        &self.parent
     }
 
     /// Whether this is the folder for the files of a server with this `dir`.
@@ -244,20 +270,31 @@ impl AofFolder {
         let path = self.lock_path();
         match self.disk.open_locked(&path) {
             Ok(Some(file)) => self.lock = Some(file),
-            Ok(None) => {
-                let text = format!(
-                    "Another server uses this append-only file: it has {} locked. Servers with the same dir need an \
-                     appenddirname or appendfilename of their own",
-                    path.display()
-                );
-                return Err(FolderError { text, source: None });
-            }
+            Ok(None) => return Err(is_locked(&path)),
             Err(error) if knows_no_locks(&error) => {}
             Err(error) => {
                 return Err(FolderError::system(&format!("Can't lock {}", path.display()), error));
             }
         }
         Ok(())
+    }
+
+    /// Locks the present manifest, if the folder is locked. Somebody may have removed the lock's
+    /// file while another server has the folder.
+    fn lock_manifest(&self) -> Result<(), FolderError> {
+        let path = self.manifest_path();
+        let Some(manifest) = self.own_manifest.as_ref().filter(|_| self.lock.is_some()) else {
+            return Ok(());
+        };
+        match manifest.lock() {
+            Ok(true) if manifest.has_name(&path) => Ok(()),
+            // If it has lost its name, another server has just replaced it.
+            Ok(_) => Err(is_locked(&path)),
+            Err(error) if knows_no_locks(&error) => Ok(()),
+            Err(error) => {
+                Err(FolderError::system(&format!("Can't lock {}", path.display()), error))
+            }
+        }
     }
 
     /// Creates and locks the folder again, if somebody has removed it, or the lock's file.
@@ -275,6 +312,98 @@ impl AofFolder {
     /// Whether files may be missing that the manifest lists, until a rewrite has ended.
     pub fn has_losses(&self) -> bool {
         self.has_losses
+    }
+
+    /// Notes that a file was removed or replaced. The others may be somebody else's by now: the
+    /// next rewrite no longer lists them, but removes none.
+    pub fn note_losses(&mut self) {
+        self.has_losses = true;
+    }
+
+    /// Whether a start would find the manifest that this process knows, and the whole of its files,
+    /// without the one that is appended to.
+    pub fn is_complete(&self) -> bool {
+        let path = self.manifest_path();
+        let is_whole = |(path, least): &(PathBuf, u64)| {
+            self.disk.size(path).is_ok_and(|bytes| bytes >= *least)
+        };
+        let is_same = |own: &Arc<dyn DiskFile>| {
+            // The open file saves most of the system's calls of a look by name.
+            let text = match own.read_first(self.own_text.len() + 1) {
+                Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                    read_whole(&*self.disk, &path, MANIFEST_BYTES_MAX)
+                }
+                text => text,
+            };
+            // An error that is not about the file says nothing about it.
+            own.has_name(&path) && text.map_or(true, |text| text == self.own_text)
+        };
+        self.own_manifest.as_ref().is_none_or(is_same) && self.sizes.iter().all(is_whole)
+    }
+
+    /// Notes how long the files are by now that are not appended to any more.
+    fn note_sizes(&mut self) {
+        let last = self.manifest.increments().last().map(|file| file.name.clone());
+        let ended = self.manifest.files().filter(|file| Some(&file.name) != last.as_ref());
+        let size = |file: &AofFile| {
+            let path = self.path_of(&file.name);
+            let known = self.sizes.iter().find(|(known, _)| *known == path);
+            let bytes = known.map(|(_, bytes)| *bytes).or_else(|| self.disk.size(&path).ok());
+            (path, bytes.unwrap_or(0))
+        };
+        self.sizes = ended.map(size).collect();
+    }
+
+    /// Files with data of this append-only file that the manifest does not name, though it names
+    /// none of their number or a later one: a start does not load them.
+    pub fn unlisted(&self) -> Vec<String> {
+        let last = self.manifest.files().map(|file| file.seq).max().unwrap_or(0);
+        let names = self.disk.list(&self.path).unwrap_or_default();
+        let is_later = |name: &OsString| {
+            let seq = seq_of(name.as_bytes(), &self.filename);
+            let is_listed = self.manifest.files().any(|file| file.name == name.as_bytes());
+            seq.is_some_and(|seq| seq >= last)
+                && !is_listed
+                && self.disk.size(&self.path.join(name)).is_ok_and(|bytes| bytes > 0)
+        };
+        let mut names: Vec<String> = names
+            .into_iter()
+            .filter(is_later)
+            .map(|name| name.to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn note_manifest(&mut self) {
+        let path = self.manifest_path();
+        // Opening it for appending would create it.
+        let exists = self.disk.size(&path).is_ok();
+        self.own_manifest = if exists { self.disk.open_append(&path).ok() } else { None };
+    }
+
+    /// An error if somebody else has put a manifest into place: a backup, perhaps. It names the
+    /// files that belong to it, and they must stay.
+    fn refuse_foreign(&mut self) -> Result<(), FolderError> {
+        let path = self.manifest_path();
+        if self.disk.size(&path).is_err() {
+            return Ok(());
+        }
+        let text = read_whole(&*self.disk, &path, MANIFEST_BYTES_MAX).unwrap_or_default();
+        let is_here = self.own_manifest.as_ref().is_some_and(|own| own.has_name(&path));
+        // It may have been cut.
+        let is_own = is_here && self.own_text.starts_with(&text);
+        let is_tried = !self.tried.is_empty() && text == self.tried;
+        if is_own || is_tried {
+            return Ok(());
+        }
+        self.has_losses = true;
+        let text = format!(
+            "The AOF manifest file {} was replaced by another one, which is left as it is: restart the server to load its \
+             data, or move it away to go on with the data in memory",
+            path.display()
+        );
+        Err(FolderError { text, source: None })
     }
 
     /// An error if the folder has data although there is no manifest.
@@ -466,6 +595,7 @@ impl AofFolder {
             synced.map_err(|error| self.cannot("fsync AOF directory", error))?;
             // An earlier process may have ended before it could do so.
             let _ = self.disk.remove(&self.beginning_path());
+            self.note_sizes();
         }
         Ok(increment)
     }
@@ -510,6 +640,7 @@ impl AofFolder {
             self.create()?;
         }
         self.keep_lock()?;
+        self.refuse_foreign()?;
         let (next, increment) = self.create_increment(self.manifest.clone())?;
         self.list(next, &[increment.path.to_path_buf()])?;
         Ok(increment)
@@ -520,6 +651,7 @@ impl AofFolder {
     /// end loads the folder's earlier state. An earlier increment aside is removed.
     pub fn increment_aside(&mut self) -> Result<Increment, FolderError> {
         self.keep_lock()?;
+        self.refuse_foreign()?;
         self.begin()?;
         let (_, increment) = self.create_increment(self.manifest.clone())?;
         self.drop_aside();
@@ -620,8 +752,11 @@ impl AofFolder {
             Some(file) => self.manifest.with_increment(file.clone()),
             None => self.manifest.clone(),
         };
-        let rewritten =
-            |now: &Manifest| now.with_rewrite_finished(&self.filename, format, first_kept);
+        self.refuse_foreign()?;
+        let rewritten = |now: &Manifest| {
+            let next = now.with_rewrite_finished(&self.filename, format, first_kept);
+            if self.has_losses { next.without_history() } else { next }
+        };
         let (next, base, _) = self.create_base(now, rewritten)?;
         let created = [base];
         let [base] = &created;
@@ -671,24 +806,34 @@ impl AofFolder {
 
     /// Makes a manifest the folder's state, durably. The files' names are made durable first.
     fn persist(&mut self, next: Manifest) -> Result<(), FolderError> {
+        self.refuse_foreign()?;
         let synced = self.disk.sync_folder(&self.path);
         synced.map_err(|error| self.cannot("fsync AOF directory", error))?;
         let name = [&self.filename, b".manifest".as_slice()].concat();
         let temporary = [b"temp-".as_slice(), &name].concat();
-        let replaced = replace_file(
-            &*self.disk,
-            &self.path,
-            OsStr::from_bytes(&temporary).as_ref(),
-            OsStr::from_bytes(&name).as_ref(),
-            &next.text(),
-        );
+        let text = next.text();
+        self.tried.clone_from(&text);
+        let (from, to) = (OsStr::from_bytes(&temporary), OsStr::from_bytes(&name));
+        let (disk, folder) = (&*self.disk, &self.path);
+        let replaced = match &self.lock {
+            Some(_) => {
+                replace_locked_file(disk, folder, from.as_ref(), to.as_ref(), &text).map(Some)
+            }
+            None => replace_file(disk, folder, from.as_ref(), to.as_ref(), &text).map(|()| None),
+        };
         match replaced {
-            Ok(()) => {}
+            Ok(Some(locked)) => self.own_manifest = Some(locked),
+            Ok(None) => self.note_manifest(),
             Err((step, error)) => {
                 if step == ReplaceStep::SyncFolder {
                     // The new manifest is in place: readers of the folder see this state. The mark
                     // stays, since a power loss may take the manifest away.
                     self.manifest = next;
+                    self.own_text = text;
+                    self.note_manifest();
+                    // The next new manifest is locked, if this one is not.
+                    let _ = self.lock_manifest();
+                    self.note_sizes();
                 }
                 let what = match step {
                     ReplaceStep::Create => "open the AOF manifest file",
@@ -706,6 +851,9 @@ impl AofFolder {
             let _ = self.disk.remove(&self.moved_path());
         }
         self.manifest = next;
+        self.own_text = text;
+        self.tried.clear();
+        self.note_sizes();
         Ok(())
     }
 
@@ -717,6 +865,15 @@ impl AofFolder {
 /// Whether a new file's name is taken, and another number is left to try.
 fn is_taken(error: &io::Error, seq: i64) -> bool {
     error.kind() == io::ErrorKind::AlreadyExists && seq < SEQ_MAX
+}
+
+fn is_locked(path: &Path) -> FolderError {
+    let text = format!(
+        "Another server uses this append-only file: it has {} locked. Servers with the same dir need an appenddirname or \
+         appendfilename of their own",
+        path.display()
+    );
+    FolderError { text, source: None }
 }
 
 /// Whether an error of locking is that of a file system without locks.
@@ -733,10 +890,20 @@ fn cannot_open(name: &[u8], error: io::Error) -> FolderError {
 /// Whether a manifest of files with this prefix may list the name: `PREFIX.N.base.rdb`,
 /// `PREFIX.N.base.aof` or `PREFIX.N.incr.aof`.
 fn is_data_file(name: &[u8], prefix: &[u8]) -> bool {
+    digits_of(name, prefix).is_some()
+}
+
+/// The number of such a file; the greatest one if it has more digits.
+fn seq_of(name: &[u8], prefix: &[u8]) -> Option<i64> {
+    let digits = std::str::from_utf8(digits_of(name, prefix)?).ok()?;
+    Some(digits.parse().unwrap_or(i64::MAX))
+}
+
+fn digits_of<'a>(name: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
     let rest = name.strip_prefix(prefix).and_then(|rest| rest.strip_prefix(b"."));
     let ends = [b".base.rdb".as_slice(), b".base.aof", b".incr.aof"];
     let digits = rest.and_then(|rest| ends.iter().find_map(|end| rest.strip_suffix(*end)));
-    digits.is_some_and(|digits| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit))
+    digits.filter(|digits| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit))
 }
 
 #[cfg(test)]

@@ -196,6 +196,8 @@ struct SyncJob {
     file: Arc<dyn DiskFile>,
     path: Arc<Path>,
     seq: i64,
+    /// The file's bytes.
+    len: u64,
     up_to: LogOffset,
     /// The number of units before it, approximately.
     units: u64,
@@ -532,6 +534,7 @@ impl AppendLog {
             file: self.current.file.clone(),
             path: self.current.path.clone(),
             seq: self.current.seq,
+            len: self.current_bytes,
             up_to: self.written,
             units: self.units,
             wakes,
@@ -824,6 +827,14 @@ impl Shared {
     }
 }
 
+impl SyncJob {
+    /// Whether the file still has its name and all that was written to it. An error that says
+    /// neither counts as true.
+    fn is_whole(&self) -> bool {
+        self.file.is_whole(&self.path, self.len)
+    }
+}
+
 impl State {
     fn take_work(&mut self) -> Option<Work> {
         let switch = self.switch.take().map(Work::Switch);
@@ -917,13 +928,18 @@ impl Syncer {
             return false;
         }
         match sync.file.sync_data() {
-            Ok(()) if sync.file.has_name(&sync.path) => {
+            Ok(()) if sync.is_whole() && self.is_complete() => {
                 self.shared.synced.fetch_max(sync.up_to.0, Ordering::Release);
                 true
             }
             Ok(()) => {
-                let path = sync.path.display();
-                let text = format!("{path} was removed or replaced. A rewrite makes a new file");
+                let folder = sync.path.parent().unwrap_or(&sync.path);
+                let what = match sync.is_whole() {
+                    true => format!("The manifest or an earlier file in {}", folder.display()),
+                    false => sync.path.display().to_string(),
+                };
+                let text =
+                    format!("{what} was removed, replaced or cut. A rewrite makes a new file");
                 let failed = Failed { seq: sync.seq, text, is_nameless: true };
                 self.shared.lock().failed = Some(failed);
                 false
@@ -938,12 +954,23 @@ impl Syncer {
         }
     }
 
+    /// Whether a start would load this log. True as well while a thread works in the folder.
+    fn is_complete(&self) -> bool {
+        self.shared.folder.try_lock().map_or(true, |folder| folder.is_complete())
+    }
+
     fn switch(&self, old: &SyncJob) {
         let is_nameless =
             || self.shared.lock().failed.as_ref().is_some_and(|failed| failed.is_nameless);
-        let made = if self.sync(old) || !old.is_vital || is_nameless() {
+        let is_synced = self.sync(old);
+        let is_nameless = is_nameless();
+        let made = if is_synced || !old.is_vital || is_nameless {
             // A failed sync does not stop the rewrite, which repairs it by replacing the file.
-            self.shared.folder().next_increment()
+            let mut folder = self.shared.folder();
+            if is_nameless {
+                folder.note_losses();
+            }
+            folder.next_increment()
         } else {
             // The process will end before the rewrite does: the lost data must stay at the end of
             // the last file.

@@ -10,12 +10,12 @@ use std::io::{self, Write};
 use super::reader::timestamp_annotation;
 use crate::clock::Now;
 use crate::collections::listpack;
-use crate::persist::rdb::{Output, SavedEntry, Sink, View};
+use crate::persist::rdb::{LeaseTimes, Output, SavedEntry, Sink, View};
 use crate::resp::number::{format_double_17g, format_i64};
 use crate::types::hash::HashView;
 use crate::types::list::ListView;
 use crate::types::sorted_set::SortedSetView;
-use crate::types::stream::{Entries, Group, Stream, StreamId};
+use crate::types::stream::{Entries, Group, Producers, Stream, StreamId};
 use crate::types::string::StringView;
 
 /// The most elements of a collection that one command adds. Source: AOF_REWRITE_ITEMS_PER_CMD of
@@ -28,10 +28,12 @@ const COMMAND_BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 1 << 30 };
 /// Writes a file of commands.
 pub struct CommandWriter<W: Write> {
     out: Commands<W>,
+    /// Whether the producers that streams remember are written.
+    has_producers: bool,
 }
 
-/// Writes commands, argument by argument.
-struct Commands<W: Write>(Output<W>);
+/// Writes commands, argument by argument. Leases are the times of pending entries.
+struct Commands<W: Write>(Output<W>, LeaseTimes);
 
 impl<W: Write> Commands<W> {
     /// Begins a command of `args` arguments, its name included.
@@ -117,13 +119,14 @@ impl Longest {
 }
 
 impl<W: Write> CommandWriter<W> {
-    /// Begins a file. `time`: Unix seconds for an annotation.
-    pub fn new(inner: W, time: Option<i64>) -> Self {
+    /// Begins a file. `time`: Unix seconds for an annotation. `has_producers`: those that streams
+    /// remember are written, as Redis 8.6 reads them.
+    pub fn new(inner: W, time: Option<i64>, leases: LeaseTimes, has_producers: bool) -> Self {
         let mut out = Output::new(inner);
         if let Some(time) = time {
             out.put(&timestamp_annotation(time));
         }
-        CommandWriter { out: Commands(out) }
+        CommandWriter { out: Commands(out, leases), has_producers }
     }
 
     /// Bytes written to the file so far, without those in the buffer.
@@ -131,12 +134,10 @@ impl<W: Write> CommandWriter<W> {
         self.out.0.written()
     }
 
-    /// Writes a function library, given its source text.
-    pub fn function(&mut self, text: &[u8]) -> io::Result<()> {
-        self.out.begin(3);
-        self.out.arg("FUNCTION");
-        self.out.arg("LOAD");
-        self.out.arg(text);
+    /// Loads a library of functions or a script.
+    pub fn load(&mut self, request: [&[u8]; 3]) -> io::Result<()> {
+        self.out.begin(request.len());
+        request.into_iter().for_each(|argument| self.out.arg(argument));
         self.out.0.check()
     }
 
@@ -162,7 +163,12 @@ impl<W: Write> CommandWriter<W> {
                 members.for_each(|member| grouped.next().arg(member.text()));
             }
             View::SortedSet(members) => sorted_set(out, key, members),
-            View::Stream(entries) => stream(out, key, entries),
+            View::Stream(entries) => {
+                stream(out, key, entries);
+                if let Some(known) = entries.producers.as_ref().filter(|_| self.has_producers) {
+                    producers(out, key, known, (entries.entries(), now));
+                }
+            }
         }
         if let Some(deadline_ms) = entry.deadline_ms {
             out.begin(3);
@@ -221,7 +227,7 @@ fn hash<W: Write>(out: &mut Commands<W>, key: &[u8], fields: HashView<'_>, now: 
         out.begin(6);
         out.arg("HPEXPIREAT");
         out.arg(key);
-        out.number(deadline.unix(now.told_offset_ms()).0.max(0));
+        out.number(deadline.unix(now.shown_offset_ms()).0.max(0));
         out.arg("FIELDS");
         out.arg("1");
         out.arg(field);
@@ -308,11 +314,38 @@ fn stream_group<W: Write>(
             out.arg("0");
             out.id(*id);
             out.arg("TIME");
-            out.number(pending.delivered_ms);
+            let delivered_ms = out.1.unix_ms(pending.delivered_ms);
+            out.number(delivered_ms);
             out.arg("RETRYCOUNT");
             out.number(pending.deliveries);
             out.arg("JUSTID");
             out.arg("FORCE");
+        }
+    }
+}
+
+/// The limits, and the names of entries that still exist.
+fn producers<W: Write>(
+    out: &mut Commands<W>,
+    key: &[u8],
+    producers: &Producers,
+    (entries, now): (&Entries, &Now),
+) {
+    out.begin(6);
+    out.arg("XCFGSET");
+    out.arg(key);
+    out.arg("IDMP-DURATION");
+    out.number(producers.limits.duration.into());
+    out.arg("IDMP-MAXSIZE");
+    out.number(producers.limits.names.into());
+    for (producer, names) in producers.live(now.unix().0.max(0) as u64) {
+        for (name, id) in names.filter(|(_, id)| entries.contains(*id)) {
+            out.begin(5);
+            out.arg("XIDMPRECORD");
+            out.arg(key);
+            out.arg(producer);
+            out.arg(name);
+            out.id(id);
         }
     }
 }

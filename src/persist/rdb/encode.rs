@@ -17,7 +17,7 @@ use crate::types::string::StringView;
 use crate::types::{Collection, Value};
 
 use super::decode::DEADLINE_MAX;
-use super::encoder::{Encoder, Sink};
+use super::encoder::{Encoder, Newer, Sink};
 use super::input::{NODE_PACKED, NODE_PLAIN};
 use super::{Version, streams, value_type};
 
@@ -92,6 +92,11 @@ impl<'a> View<'a> {
             }
             View::SortedSet(_) => value_type::SORTED_SET_2,
             View::Stream(stream)
+                if version.is_redis_since(Version::REDIS_13) && stream.producers.is_some() =>
+            {
+                value_type::STREAM_4
+            }
+            View::Stream(stream)
                 if version >= Version::REDIS_11 && streams::needs_active_times(stream) =>
             {
                 value_type::STREAM_3
@@ -120,13 +125,28 @@ fn is_short_sorted_set(set: &SortedSetView<'_>) -> bool {
     bytes <= NODE_BYTES_MAX
 }
 
-/// The lowest version that loses nothing of a value. `volatile`: that of hashes with deadlines of
-/// fields. Cost: for a stream O(number of consumers).
-pub fn version_for(value: ValueRef<'_, Value>, volatile: Version) -> Version {
-    match View::new(value) {
-        View::Hash(hash) if hash.is_volatile() => volatile,
-        View::Stream(stream) if streams::needs_active_times(stream) => Version::REDIS_11,
-        _ => Version::REDIS_10,
+impl Newer {
+    /// The lowest version that loses nothing of a value, but for the times when a stream's
+    /// consumers were last active, and for what these forms leave out.
+    pub fn version_for(self, value: ValueRef<'_, Value>) -> Version {
+        match View::new(value) {
+            View::Hash(hash) if hash.is_volatile() => self.volatile,
+            View::Stream(stream) if self.producers && stream.producers.is_some() => {
+                Version::REDIS_13
+            }
+            _ => Version::REDIS_10,
+        }
+    }
+
+    /// The same, with these times. Cost: for a stream O(number of consumers).
+    pub fn version_with_times(self, value: ValueRef<'_, Value>) -> Version {
+        let version = self.version_for(value);
+        match View::new(value) {
+            View::Stream(stream) if streams::needs_active_times(stream) => {
+                version.max(Version::REDIS_11)
+            }
+            _ => version,
+        }
     }
 }
 
@@ -154,7 +174,7 @@ impl Encoder {
             View::Hash(hash) => self.hash(hash, value_type, now, out),
             View::Set(set) => self.set(set, out),
             View::SortedSet(set) => self.sorted_set(set, value_type, out),
-            View::Stream(stream) => streams::write(self, stream, value_type, out),
+            View::Stream(stream) => streams::write(self, stream, value_type, now, out),
         }
     }
 
@@ -198,7 +218,7 @@ impl Encoder {
             if value_type == value_type::HASH_22 {
                 // -1 means no deadline; no time is negative.
                 let ms =
-                    deadline.map_or(-1, |deadline| deadline.unix(now.told_offset_ms()).0.max(0));
+                    deadline.map_or(-1, |deadline| deadline.unix(now.shown_offset_ms()).0.max(0));
                 out.put(&ms.to_le_bytes());
             }
         });
@@ -208,7 +228,7 @@ impl Encoder {
     /// none.
     fn hash_of_redis(&mut self, hash: HashView<'_>, now: &Now, out: &mut impl Sink) {
         let unix_ms = |deadline: Deadline| {
-            (deadline.unix(now.told_offset_ms()).0.max(0) as u64).min(DEADLINE_MAX)
+            (deadline.unix(now.shown_offset_ms()).0.max(0) as u64).min(DEADLINE_MAX)
         };
         let mut earliest = DEADLINE_MAX;
         hash.for_each_saved(|_, _, deadline| {

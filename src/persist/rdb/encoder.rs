@@ -6,6 +6,7 @@ use super::lzf::Compressor;
 use super::packed::ListpackWriter;
 use crate::collections::shared_bytes::SharedBytes;
 use crate::resp::number::parse_i64;
+use crate::types::stream::shifted;
 
 /// A destination for bytes. Errors are reported later, by its owner.
 pub trait Sink {
@@ -25,14 +26,45 @@ const COMPRESSED_KEPT: usize = 1024 * 1024;
 /// Longer texts cannot be 32-bit integers. Unit: bytes.
 const INTEGER_LEN_MAX: usize = 11;
 
+/// The forms of data that Redis 7.0 does not know. Source: `compatible-with`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Newer {
+    /// The version of hashes with deadlines of fields: 12 or 80, which no server reads both.
+    pub volatile: Version,
+    /// Whether the producers that streams remember are written: only Redis 8.6 reads them.
+    pub producers: bool,
+}
+
+impl Default for Newer {
+    fn default() -> Self {
+        Newer { volatile: Version::VALKEY_80, producers: true }
+    }
+}
+
+/// The Unix times of pending entries, whose leases count on another clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LeaseTimes {
+    /// How far Unix times are ahead of that clock.
+    pub shift_ms: i64,
+    /// Later ones become this: for servers that do not know times in the future.
+    pub latest_ms: Option<i64>,
+}
+
+impl LeaseTimes {
+    pub fn unix_ms(self, delivered_ms: i64) -> i64 {
+        let at_ms = shifted(delivered_ms, self.shift_ms);
+        self.latest_ms.map_or(at_ms, |latest_ms| at_ms.min(latest_ms))
+    }
+}
+
 /// Writes values (`encode.rs`). Reuses the compressor's table and a scratch buffer.
 pub struct Encoder {
     /// None: strings are not compressed. Source: `rdbcompression`.
     compressor: Option<Compressor>,
     compressed: Vec<u8>,
     scratch: ListpackWriter,
-    /// The version of hashes with deadlines of fields: 12 or 80, which no server reads both.
-    pub volatile: Version,
+    pub newer: Newer,
+    pub leases: LeaseTimes,
     /// Called between parts of long work without output.
     pub rest: fn(),
 }
@@ -40,7 +72,8 @@ pub struct Encoder {
 impl Encoder {
     pub fn new(compresses: bool) -> Self {
         Encoder {
-            volatile: Version::VALKEY_80,
+            newer: Newer::default(),
+            leases: LeaseTimes::default(),
             rest: || (),
             compressor: compresses.then(Compressor::default),
             compressed: Vec::new(),
@@ -48,9 +81,14 @@ impl Encoder {
         }
     }
 
-    /// Writes hashes with deadlines of fields in this version.
-    pub fn with_volatile(self, volatile: Version) -> Self {
-        Encoder { volatile, ..self }
+    /// Writes data that Redis 7.0 does not know in these forms.
+    pub fn with_newer(self, newer: Newer) -> Self {
+        Encoder { newer, ..self }
+    }
+
+    /// Writes pending entries with these times.
+    pub fn with_leases(self, leases: LeaseTimes) -> Self {
+        Encoder { leases, ..self }
     }
 
     /// A length or count.

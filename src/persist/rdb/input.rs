@@ -1,5 +1,7 @@
 //! Reading lengths, and skipping strings and values without decoding them, from memory or a file.
 
+use std::ops::RangeInclusive;
+
 use super::error::{Fault, ModuleId};
 use super::{Version, opcode, value_type};
 
@@ -280,11 +282,14 @@ fn skip_names<I: Input>(input: &mut I) -> Result<u64, I::Error> {
     }
 }
 
+/// The limits of what a stream remembers of its producers: seconds, and names of each.
+pub(super) const PRODUCER_LIMITS: [RangeInclusive<u64>; 2] = [1..=86_400, 1..=10_000];
+
 /// Skips what a stream remembers of its producers: for how long and how many at most, the
 /// producers, how many entries were added by them and how many again.
-pub(super) fn skip_producers<I: Input>(input: &mut I) -> Result<(), I::Error> {
+fn skip_producers<I: Input>(input: &mut I) -> Result<(), I::Error> {
     const WHAT: &str = "what a stream remembers of its producers";
-    for range in [1..=86_400, 1..=10_000] {
+    for range in PRODUCER_LIMITS {
         if !range.contains(&length(input, WHAT)?) {
             return Err(input.error(Fault::Malformed(WHAT)));
         }

@@ -38,7 +38,7 @@ use crc::{CRC_64_REDIS, Crc, Table};
 pub use decode::{Decoder, Limits};
 pub use encode::NeedsVersion;
 pub(in crate::persist) use encode::View;
-pub use encoder::{Encoder, Sink};
+pub use encoder::{Encoder, LeaseTimes, Newer, Sink};
 pub use error::{DecodeError, Fault, FileError, ModuleId, Place};
 pub use parser::{Checksum, Event, Parser, RawEntry};
 pub use reader::{Reader, Text};

@@ -42,7 +42,7 @@ pub enum Event<'a> {
     },
     /// The source text of a function library.
     Function(Text<'a>),
-    /// A move of slots to the node that wrote the file, which has not ended: in files of Valkey 9.
+    /// A slot migration to the node that wrote the file, not ended: in files of Valkey 9.
     SlotImport {
         /// The name of the move.
         name: Text<'a>,
@@ -56,7 +56,7 @@ pub enum Event<'a> {
 /// A deadline of this many milliseconds means none, as in Redis.
 const NO_DEADLINE: i64 = -1;
 
-/// Length of the name of a move of slots.
+/// Length of the name of a slot migration.
 const MOVE_NAME_BYTES: usize = 40;
 
 /// The result of verifying a file's checksum.
@@ -225,7 +225,7 @@ impl<R: Read> Parser<R> {
                 Err(error) => Err(fault(error, place)),
             },
             Record::SlotImport { name: range, ranges } => {
-                const WHAT: &str = "the name of a move of slots";
+                const WHAT: &str = "the name of a slot migration";
                 match text(&range, WHAT) {
                     Ok(name) if name.len() == MOVE_NAME_BYTES => {
                         Ok(Event::SlotImport { name, ranges })
@@ -549,7 +549,7 @@ impl<R: Read> Source<R> {
                     )));
                 }
                 opcode::SLOT_IMPORT if version.is_valkey() => {
-                    let name = self.string("the name of a move of slots")?;
+                    let name = self.string("the name of a slot migration")?;
                     return Ok(Record::SlotImport { name, ranges: self.slot_ranges()? });
                 }
                 opcode::KEY_META if version.is_redis_since(Version::REDIS_13) => {

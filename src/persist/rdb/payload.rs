@@ -6,10 +6,9 @@ use crate::clock::Now;
 use crate::collections::table::ValueRef;
 use crate::types::{Stored, Value};
 
-use super::encode::version_for;
 use super::input::skip_key_meta;
 use super::reader::Reader;
-use super::{CHECKSUM, DecodeError, Decoder, Encoder, Limits, NeedsVersion, Version, opcode};
+use super::{CHECKSUM, DecodeError, Decoder, Encoder, Limits, Version, opcode};
 
 /// Version and checksum. Unit: bytes.
 const FOOTER_BYTES: usize = 10;
@@ -25,17 +24,13 @@ pub enum PayloadError {
 
 /// The payload of a value, in the lowest version that holds it.
 pub fn dump(encoder: &mut Encoder, value: ValueRef<'_, Value>, now: &Now) -> Vec<u8> {
-    dump_as(encoder, value, version_for(value, encoder.volatile), now)
+    dump_as(encoder, value, encoder.newer.version_with_times(value), now)
 }
 
 /// The payload of a value, in the version that a file would have: 10 if possible, so that Redis 7.0
 /// accepts it. The times when stream consumers were last active are lost.
 pub fn dump_as_in_files(encoder: &mut Encoder, value: ValueRef<'_, Value>, now: &Now) -> Vec<u8> {
-    let version = match Encoder::value_type(value, Version::REDIS_10) {
-        Ok(_) => Version::REDIS_10,
-        Err(NeedsVersion(_)) => encoder.volatile,
-    };
-    dump_as(encoder, value, version, now)
+    dump_as(encoder, value, encoder.newer.version_for(value), now)
 }
 
 fn dump_as(

@@ -12,8 +12,9 @@
 //! and so does this: numbers that follow from the entries are computed.
 //!
 //! The parts in brackets came with types 19, 21, 26 (producers) and 27 (released entries).
-//! Producers are not kept: a server that takes over from Redis does not know what they added
-//! before. Released entries go to a consumer of their own.
+//! A producer is a name, and the names of entries with their IDs; after all of them come the
+//! numbers of names added and repeated, before them the limits. Released entries go to a consumer
+//! of their own.
 //!
 //! A node's listpack:
 //!
@@ -22,15 +23,17 @@
 //!   flags | ms and sequence number, counted from the node's ID | [number of fields] | pieces | number of elements before
 //! ```
 
+use crate::clock::Now;
 use crate::collections::packed::{Element, Text as ElementText};
 use crate::types::journal::Edit;
 use crate::types::stream::{
-    Counting, Entries, Group, Loader, LoaderError, Pending, SavedNode, Stream, StreamId,
+    Counting, Entries, Group, Loader, LoaderError, Pending, ProducerLimits, Producers, RELEASED,
+    SavedNode, Stream, StreamId,
 };
 
 use super::encoder::{Encoder, Sink};
 use super::error::DecodeError;
-use super::input::{self, ID_BYTES};
+use super::input::{ID_BYTES, PRODUCER_LIMITS};
 use super::packed::{ListpackWriter, Packed};
 use super::reader::Reader;
 use super::value_type;
@@ -43,8 +46,6 @@ const SAME_FIELDS: i64 = 2;
 
 /// `entries_read` if unknown.
 const UNKNOWN_READ: i64 = -1;
-/// The consumer that holds entries which another one has released.
-const RELEASED: &[u8] = b":released";
 /// The time of activity of a consumer that was never active.
 const NEVER_ACTIVE: i64 = -1;
 
@@ -94,9 +95,37 @@ pub(super) fn read(reader: &mut Reader<'_>, value_type: u8) -> Decoded<Stream> {
         }
     }
     if value_type >= value_type::STREAM_4 {
-        input::skip_producers(reader)?;
+        stream.producers = read_producers(reader)?;
     }
     Ok(stream)
+}
+
+/// None: there are none, with the limits that streams have by default.
+fn read_producers(reader: &mut Reader<'_>) -> Decoded<Option<Box<Producers>>> {
+    const WHAT: &str = "what a stream remembers of its producers";
+    let mut limits = [0; 2];
+    for (limit, range) in limits.iter_mut().zip(PRODUCER_LIMITS) {
+        let given = reader.length(WHAT)?;
+        if !range.contains(&given) {
+            return Err(reader.malformed(WHAT));
+        }
+        *limit = given as u32;
+    }
+    let [duration, names] = limits;
+    let mut producers = Producers::new(ProducerLimits { duration, names });
+    for _ in 0..reader.count(2, WHAT)? {
+        let producer = reader.string("a producer")?;
+        for _ in 0..reader.count(3, WHAT)? {
+            let name = reader.string("what a producer has added")?;
+            let id = id_of_lengths(reader)?;
+            if producers.find(&producer, &name).is_none() {
+                producers.put(&producer, &name, id);
+            }
+        }
+    }
+    producers.added = reader.length(WHAT)?;
+    producers.repeated = reader.length(WHAT)?;
+    Ok((!producers.is_new()).then(|| Box::new(producers)))
 }
 
 fn read_id(bytes: [u8; ID_BYTES]) -> StreamId {
@@ -236,7 +265,7 @@ fn read_group(reader: &mut Reader<'_>, value_type: u8, entries: &Entries) -> Dec
         }
     }
     if value_type >= value_type::STREAM_5 {
-        for _ in 0..reader.count(ID_BYTES, "a count of pending entries")? {
+        for position in 0..reader.count(ID_BYTES, "a count of pending entries")? {
             let id = read_id(reader.array("a pending entry without a consumer")?);
             let Ok(index) = pending.binary_search_by(|entry| entry.id.cmp(&id)) else {
                 return Err(reader.malformed("a released entry that is not its group's"));
@@ -245,6 +274,7 @@ fn read_group(reader: &mut Reader<'_>, value_type: u8, entries: &Entries) -> Dec
             if pending[index].consumer.replace(released).is_some() {
                 return Err(reader.malformed("a released entry that has a consumer"));
             }
+            pending[index].delivered_ms = position as i64;
         }
     }
     for Unassigned { id, delivered_ms, deliveries, consumer } in pending {
@@ -252,6 +282,7 @@ fn read_group(reader: &mut Reader<'_>, value_type: u8, entries: &Entries) -> Dec
         let Some(consumer) = consumer.or(first_consumer) else { continue };
         group.assign(id, Pending { consumer, delivered_ms, deliveries });
     }
+    group.settle_loaded(0);
     Ok(group)
 }
 
@@ -263,8 +294,14 @@ pub(super) fn needs_active_times(stream: &Stream) -> bool {
     consumers.any(|consumer| consumer.active_ms != Some(consumer.seen_ms))
 }
 
-/// Writes a stream as type 19 or 21.
-pub(super) fn write(encoder: &mut Encoder, stream: &Stream, value_type: u8, out: &mut impl Sink) {
+/// Writes a stream as type 19, 21 or 26.
+pub(super) fn write(
+    encoder: &mut Encoder,
+    stream: &Stream,
+    value_type: u8,
+    now: &Now,
+    out: &mut impl Sink,
+) {
     let (entries, groups) = (stream.entries(), &stream.groups);
     let nodes = entries.saved_nodes();
     encoder.length(nodes.len() as u64, out);
@@ -289,7 +326,8 @@ pub(super) fn write(encoder: &mut Encoder, stream: &Stream, value_type: u8, out:
         encoder.length(group.pending().len() as u64, out);
         for (id, pending) in group.pending().iter() {
             out.put(&id_bytes(*id));
-            out.put(&pending.delivered_ms.to_le_bytes());
+            let delivered_ms = encoder.leases.unix_ms(pending.delivered_ms);
+            out.put(&delivered_ms.to_le_bytes());
             encoder.length(pending.deliveries as u64, out);
         }
         let consumers = group.consumers();
@@ -297,7 +335,7 @@ pub(super) fn write(encoder: &mut Encoder, stream: &Stream, value_type: u8, out:
         for consumer in consumers {
             encoder.string(&consumer.name, out);
             out.put(&consumer.seen_ms.to_le_bytes());
-            if value_type == value_type::STREAM_3 {
+            if value_type >= value_type::STREAM_3 {
                 out.put(&consumer.active_ms.unwrap_or(NEVER_ACTIVE).to_le_bytes());
             }
             encoder.length(consumer.pending().len() as u64, out);
@@ -305,6 +343,25 @@ pub(super) fn write(encoder: &mut Encoder, stream: &Stream, value_type: u8, out:
                 out.put(&id_bytes(*id));
             }
         }
+    }
+    if value_type >= value_type::STREAM_4
+        && let Some(producers) = &stream.producers
+    {
+        let now_ms = now.unix().0.max(0) as u64;
+        encoder.length(producers.limits.duration.into(), out);
+        encoder.length(producers.limits.names.into(), out);
+        encoder.length(producers.live(now_ms).count() as u64, out);
+        for ((producer, names), (_, counted)) in producers.live(now_ms).zip(producers.live(now_ms))
+        {
+            encoder.string(producer, out);
+            encoder.length(counted.count() as u64, out);
+            for (name, named) in names {
+                encoder.string(name, out);
+                id(named, encoder, out);
+            }
+        }
+        encoder.length(producers.added, out);
+        encoder.length(producers.repeated, out);
     }
 }
 

@@ -1,6 +1,5 @@
-//! Deletes the keys of slots that belong to other nodes now: some in each turn, repeated for
-//! replicas and the log. As in Redis no notification is sent, because the keys live on at another
-//! node.
+//! Deletes the keys of slots that belong to other nodes now: some in each turn, replicated, to the
+//! AOF too. As in Redis no notification is sent, because the keys live on at another node.
 
 use super::lists;
 use crate::collections::hash_slot::{HashSlot, SlotSet, ranges_text};
@@ -13,7 +12,7 @@ use crate::state::{Core, PauseCause, State};
 const TURN_US: i64 = 500;
 /// Keys deleted between two readings of the clock.
 const STEP_KEYS: usize = 64;
-/// The message of PING by which replicas and the log learn of the deletions: before ranges of
+/// The message of PING by which replicas and the AOF learn of the deletions: before ranges of
 /// slots.
 const DROPS: &[u8] = b"latchkey-slot-drops:";
 
@@ -23,15 +22,16 @@ pub fn add(core: &mut Core, mut slots: SlotSet) {
     if slots.is_empty() {
         return;
     }
-    core.state.cluster_work.drops.get_or_insert_default().extend(slots.iter());
-    core.state.cluster_work.are_drops_told = false;
+    core.state.cluster_work.slots_to_empty.get_or_insert_default().extend(slots.iter());
+    core.state.cluster_work.is_announced = false;
     core.note_hidden();
 }
 
-/// Goes on with the deletions of the former primary, which this server replaces. Not where keys may
-/// come back: a replica need not know of that.
+/// Continues the deletions of the primary that this server replaces, except in slots that are being
+/// imported again.
 pub fn take_over(core: &mut Core) {
-    let (Some(drops), Some(cluster)) = (core.state.cluster_work.drops.take(), &core.state.cluster)
+    let (Some(drops), Some(cluster)) =
+        (core.state.cluster_work.slots_to_empty.take(), &core.state.cluster)
     else {
         return;
     };
@@ -46,14 +46,15 @@ pub fn take_over(core: &mut Core) {
     add(core, lost);
 }
 
-/// Tells replicas and the log of the slots whose keys are being deleted: all of them, or none. They
-/// go on with it if this server cannot. Redis's take a PING.
+/// Announces the slots being emptied (always the complete list) to replicas and the AOF, so that
+/// they can finish if this server fails. It is sent as a PING, which Redis's replicas accept.
 fn tell(core: &mut Core) {
-    core.state.cluster_work.are_drops_told = true;
+    core.state.cluster_work.is_announced = true;
     if !core.state.effects.is_heard() || core.state.replication.is_replica() {
         return;
     }
-    let ranges = core.state.cluster_work.drops.as_ref().map(SlotSet::ranges).unwrap_or_default();
+    let ranges =
+        core.state.cluster_work.slots_to_empty.as_ref().map(SlotSet::ranges).unwrap_or_default();
     let message = [DROPS, ranges_text(&ranges).as_bytes()].concat();
     let apart = core.state.effects.begin_apart();
     core.state.effects.push(DbIndex::ZERO, [&b"PING"[..], &message].into_iter());
@@ -71,20 +72,22 @@ pub fn hear(core: &mut Core, message: &[u8]) -> bool {
 
 /// Whether keys of these slots are still being deleted.
 pub fn is_dropping(state: &State, slots: &SlotSet) -> bool {
-    let drops = state.cluster_work.drops.as_ref();
+    let drops = state.cluster_work.slots_to_empty.as_ref();
     drops.is_some_and(|drops| slots.iter().any(|slot| drops.contains(slot)))
 }
 
 /// Cancels the remaining deletions.
 pub fn forget(core: &mut Core) {
-    core.state.cluster_work.drops = None;
+    core.state.cluster_work.slots_to_empty = None;
     core.note_hidden();
 }
 
 /// Whether keys are to be deleted now. Not during a pause: a replica may be about to take over with
 /// the data that it has. Nor by a replica, whose primary deletes them.
 pub fn has_work(state: &State) -> bool {
-    state.cluster_work.drops.is_some() && !state.stands_still() && !state.replication.is_replica()
+    state.cluster_work.slots_to_empty.is_some()
+        && !state.stands_still()
+        && !state.replication.is_replica()
 }
 
 /// Deletes the remaining keys of these slots, which are about to come back: the arriving keys must
@@ -94,7 +97,7 @@ pub fn finish(core: &mut Core, slots: &SlotSet) {
         // Its primary does so.
         return;
     }
-    let Some(drops) = &mut core.state.cluster_work.drops else { return };
+    let Some(drops) = &mut core.state.cluster_work.slots_to_empty else { return };
     let mut now: SlotSet = slots.iter().filter(|slot| drops.remove(*slot)).collect();
     remove_empty(&core.keyspace, &mut now);
     if !now.is_empty() {
@@ -103,8 +106,8 @@ pub fn finish(core: &mut Core, slots: &SlotSet) {
     note_deletions_apart(core);
     publish_events(core);
     while !step(core, &mut now) {}
-    if core.state.cluster_work.drops.as_ref().is_some_and(SlotSet::is_empty) {
-        core.state.cluster_work.drops = None;
+    if core.state.cluster_work.slots_to_empty.as_ref().is_some_and(SlotSet::is_empty) {
+        core.state.cluster_work.slots_to_empty = None;
     }
     // The slots' next keys are not to be deleted.
     tell(core);
@@ -114,7 +117,7 @@ pub fn finish(core: &mut Core, slots: &SlotSet) {
 
 /// Continues the deletions.
 pub fn drop_some(core: &mut Core) {
-    if core.state.cluster_work.drops.is_none() || core.state.replication.is_replica() {
+    if core.state.cluster_work.slots_to_empty.is_none() || core.state.replication.is_replica() {
         return;
     }
     note_deletions_apart(core);
@@ -130,26 +133,27 @@ pub fn drop_some(core: &mut Core) {
 /// Tells of deletions that have begun or ended, unless a replica waits for the stream to stand
 /// still.
 fn tell_news(core: &mut Core) {
-    if let (Some(cluster), Some(drops)) = (&core.state.cluster, &mut core.state.cluster_work.drops)
+    if let (Some(cluster), Some(drops)) =
+        (&core.state.cluster, &mut core.state.cluster_work.slots_to_empty)
     {
         // Keep the keys of slots that have come back since.
         let back: Vec<HashSlot> = drops.iter().filter(|slot| cluster.owns(*slot)).collect();
         for slot in back {
             drops.remove(slot);
-            core.state.cluster_work.are_drops_told = false;
+            core.state.cluster_work.is_announced = false;
         }
     }
     let pauses = &core.state.pauses;
     let failovers = [PauseCause::Failover, PauseCause::ClusterFailover];
     let stands_still = failovers.iter().any(|cause| pauses.by(*cause).is_some());
-    if !core.state.cluster_work.are_drops_told && !stands_still {
+    if !core.state.cluster_work.is_announced && !stands_still {
         tell(core);
     }
 }
 
 /// Deletes some keys.
 fn drop_for_a_while(core: &mut Core) {
-    let Some(mut drops) = core.state.cluster_work.drops.take() else { return };
+    let Some(mut drops) = core.state.cluster_work.slots_to_empty.take() else { return };
     let begun_us = core.state.clock.now().boot_us;
     let mut is_done = drops.is_empty();
     if !is_done && !core.keyspace.are_slots_listed() {
@@ -161,7 +165,7 @@ fn drop_for_a_while(core: &mut Core) {
         is_done = step(core, &mut drops);
     }
     match is_done {
-        false => core.state.cluster_work.drops = Some(drops),
+        false => core.state.cluster_work.slots_to_empty = Some(drops),
         true => tell(core),
     }
 }
@@ -200,7 +204,7 @@ fn step(core: &mut Core, drops: &mut SlotSet) -> bool {
     false
 }
 
-/// Deletes all keys, and repeats the deletion for replicas and the log.
+/// Deletes all keys, and replicates the deletion, to the AOF too.
 pub fn drop_all(core: &mut Core) {
     forget(core);
     core.keyspace.clear_all(false);

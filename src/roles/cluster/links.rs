@@ -67,13 +67,6 @@ pub fn listen(state: &mut State) -> Result<(), String> {
     Ok(())
 }
 
-/// Notes readiness events.
-pub fn look(state: &mut State, events: &mio::Events) {
-    if state.cluster.is_some() {
-        events.iter().for_each(|event| state.net.bus.look(event));
-    }
-}
-
 /// Whether this node takes no part in the cluster for now: a primary that loads its data would
 /// serve no clients, so a replica may take its place.
 pub fn keeps_silent(state: &State) -> bool {

@@ -23,11 +23,12 @@ use crate::cluster::node::NodeId;
 use crate::cluster::slot_job::parse_imports;
 use crate::config::{DisklessLoad, system_text};
 use crate::durability::load::{LoadError, Rules, entry_decoder, load_beside, run, version_check};
-use crate::durability::persistence;
+use crate::durability::{persistence, scripts};
 use crate::keyspace::DbIndex;
 use crate::persist::ahead::{Failure, KeysExpected, Verification, Verified};
 use crate::persist::leftovers;
 use crate::persist::rdb::{Event, FileError, Parser};
+use crate::persist::saver::SCRIPT_FIELD;
 use crate::replication::incoming::{Arriving, Checking, Feed, Loader, Sync};
 use crate::roles::replicas;
 use crate::state::persistence::{
@@ -218,7 +219,7 @@ impl Sync {
         persistence.loading =
             Some(Loading { started_unix, total_bytes: total, is_beside, ..Loading::default() });
         persistence.loads = LoadStats::default();
-        core.state.note_gate();
+        core.state.refresh_fast_path();
         self.loader = Some(Loader::new(core, feed, total));
     }
 
@@ -317,7 +318,7 @@ fn end_history(state: &mut State) {
 
 fn end_loading(state: &mut State) {
     state.persistence.loading = None;
-    state.note_gate();
+    state.refresh_fast_path();
 }
 
 /// Replaces the function libraries. One that does not compile is skipped and logged.
@@ -499,6 +500,9 @@ impl Loader {
                 }
                 Event::Aux { name, value } if &*name == SLOT_IMPORTS.as_bytes() => {
                     self.imports.extend(parse_imports(&value));
+                }
+                Event::Aux { name, value } if &*name == SCRIPT_FIELD.as_bytes() => {
+                    scripts::restore_saved(&mut core.state, &value);
                 }
                 Event::SlotImport { name, ranges } => {
                     self.imports.extend(NodeId::from_bytes(&name).map(|name| (name, ranges)));

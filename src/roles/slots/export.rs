@@ -22,13 +22,13 @@ use crate::durability::persistence;
 use crate::gate::keys::keys_of;
 use crate::keyspace::{DbIndex, Keyspace};
 use crate::net::lines::Peer;
-use crate::net::primary::Reading;
+use crate::net::primary::ReadResult;
 use crate::persist::aof::rewrite::CommandWriter;
-use crate::persist::rdb::SavedEntry;
+use crate::persist::rdb::{LeaseTimes, SavedEntry};
 use crate::persist::saver::lock;
 use crate::resp::answer::Answer;
 use crate::resp::args::Args;
-use crate::resp::request::{Limits, Parsed, Parser, Range, encode};
+use crate::resp::request::{Limits, Parsed, Parser, Range, encode, encode_auth};
 use crate::roles::cluster::lists;
 use crate::roles::moving::{self, Connecting, ENCODED_HERE_MAX, ENCODERS_MAX};
 use crate::state::moving::Payload;
@@ -152,7 +152,7 @@ fn note_pauses(state: &mut State) {
     state.moving.pause(paused);
     let freed = state.moving.take_freed();
     state.net.pending.resumed.extend(freed);
-    state.note_gate();
+    state.refresh_fast_path();
 }
 
 /// Continues all exports.
@@ -200,7 +200,7 @@ fn go_on(core: &mut Core, name: &NodeId, export: &mut Export) -> Result<Option<P
     say_ack(&core.state, name, export);
     send(&mut core.state, export, line)?;
     check_output_limit(&mut core.state, name, export)?;
-    if let Reading::Ended(_) = reading {
+    if let ReadResult::Ended(_) = reading {
         if phase_of(&core.state, name) != Phase::FailoverGranted {
             return Err(LOST.into());
         }
@@ -266,17 +266,12 @@ fn connect(state: &mut State, name: &NodeId, export: &mut Export) -> Result<bool
         Err(error) => return Err(failed(&error)),
     }
     let config = &state.config;
-    let (user, password) = (config.masteruser.clone(), config.masterauth.clone());
     let mut request = Vec::new();
-    match (user.is_empty(), password.is_empty()) {
-        (_, true) => {
-            request = establish(state, name);
-            set_phase(state, name, Phase::ReadingEstablish);
-        }
-        (true, false) => encode([&b"AUTH"[..], &password], &mut request),
-        (false, false) => encode([&b"AUTH"[..], &user, &password], &mut request),
-    }
-    if !password.is_empty() {
+    encode_auth(&config.masteruser, &config.masterauth, &mut request);
+    if request.is_empty() {
+        request = establish(state, name);
+        set_phase(state, name, Phase::ReadingEstablish);
+    } else {
         set_phase(state, name, Phase::ReadingAuth);
     }
     if let Some(line) = state.net.lines.get_mut(line) {
@@ -612,14 +607,13 @@ fn copy_key(core: &mut Core, export: &mut Export, database: DbIndex, at: Slot) {
         return;
     }
     let deadline_ms =
-        entry.deadline().map(|deadline| deadline.unix(core.keyspace.told_offset_ms()).0);
+        entry.deadline().map(|deadline| deadline.unix(core.keyspace.shown_offset_ms()).0);
     let mut out = Vec::new();
     select(export, database, &mut out);
     export.push(&out);
     if let ValueRef::Object(value) = entry.value()
         && value.heap_bytes() > ENCODED_HERE_MAX
-        && let Ok(payload) =
-            encode_entry_beside(&core.state, entry.key(), value.clone(), deadline_ms)
+        && let Ok(payload) = encode_entry_beside(core, entry.key(), value.clone(), deadline_ms)
     {
         core.state.slot_moves.encoding += 1;
         export.parts.push_back(Part::Later(payload));
@@ -632,12 +626,21 @@ fn copy_key(core: &mut Core, export: &mut Export, database: DbIndex, at: Slot) {
         idle_seconds: None,
         frequency: None,
     };
-    export.push(&commands(&saved, &now));
+    export.push(&commands(&saved, &now, leases(&core.keyspace), core.state.newer().producers));
 }
 
-fn commands(saved: &SavedEntry<'_>, now: &crate::clock::Now) -> Vec<u8> {
+fn leases(keyspace: &Keyspace) -> LeaseTimes {
+    LeaseTimes { shift_ms: keyspace.lease_shift_ms(), latest_ms: None }
+}
+
+fn commands(
+    saved: &SavedEntry<'_>,
+    now: &crate::clock::Now,
+    leases: LeaseTimes,
+    has_producers: bool,
+) -> Vec<u8> {
     let mut out = Vec::new();
-    let mut writer = CommandWriter::new(&mut out, None);
+    let mut writer = CommandWriter::new(&mut out, None, leases, has_producers);
     // Writing to memory does not fail.
     let _ = writer.entry(saved, now).and_then(|()| writer.finish());
     out
@@ -645,16 +648,18 @@ fn commands(saved: &SavedEntry<'_>, now: &crate::clock::Now) -> Vec<u8> {
 
 /// Makes the commands of a large value in a thread. Errors: no thread can be started.
 fn encode_entry_beside(
-    state: &State,
+    core: &Core,
     key: &[u8],
     value: Value,
     deadline_ms: Option<i64>,
 ) -> io::Result<Payload> {
-    let (key, now) = (key.to_vec(), state.clock.now());
-    moving::make_beside(state, "slots", move || {
+    let (key, now, leases) = (key.to_vec(), core.state.clock.now(), leases(&core.keyspace));
+    let has_producers = core.state.newer().producers;
+    moving::make_beside(&core.state, "slots", move || {
         let value = ValueRef::Object(&value);
         let (idle_seconds, frequency) = (None, None);
-        commands(&SavedEntry { key: &key, value, deadline_ms, idle_seconds, frequency }, &now)
+        let saved = SavedEntry { key: &key, value, deadline_ms, idle_seconds, frequency };
+        commands(&saved, &now, leases, has_producers)
     })
 }
 

@@ -229,7 +229,7 @@ fn take_over(core: &mut Core, name: &NodeId) {
     finish(core, name, Phase::Success, "");
 }
 
-/// Repeats the end of a job for replicas and the log.
+/// Replicates the end of a job, to the AOF too.
 pub(super) fn repeat_finish(state: &mut State, name: &NodeId, phase: Phase, message: &str) {
     if state.replication.is_replica() || !state.effects.is_heard() {
         return;

@@ -6,9 +6,9 @@ use std::os::raw::{c_char, c_int};
 use mlua::ffi::*;
 
 use super::convert::{push_error, push_reply};
-use super::{NAMES, bytes_at, lua_upvalueindex, push_bytes, shared, string_at};
+use super::{NAMES, Shared, bytes_at, lua_upvalueindex, push_bytes, shared, string_at};
 use crate::config::VALKEY_VERSION;
-use crate::error::CommandError;
+use crate::error::{CommandError, WRONG_NUMBER};
 use crate::resp::args::before_nul;
 use crate::resp::number::{format_double_17g, format_shortest};
 use crate::resp::reply::{OutputBuffer, Protocol};
@@ -138,18 +138,31 @@ unsafe fn raise_worded(state: *mut lua_State, redis: &'static str, valkey: &'sta
 }
 
 /// `redis.call(name, ...)`: the reply as a value; errors are raised.
-unsafe extern "C-unwind" fn call(state: *mut lua_State) -> c_int {
+pub(super) unsafe extern "C-unwind" fn call(state: *mut lua_State) -> c_int {
     // SAFETY: the interpreter runs this function, with the names as upvalues.
-    unsafe { run(state, true) }
+    unsafe { run::<Nobody>(state, true) }
 }
 
 /// `redis.pcall(name, ...)`: the same, but errors are returned as tables.
-unsafe extern "C-unwind" fn pcall(state: *mut lua_State) -> c_int {
+pub(super) unsafe extern "C-unwind" fn pcall(state: *mut lua_State) -> c_int {
     // SAFETY: as for `call`.
-    unsafe { run(state, false) }
+    unsafe { run::<Nobody>(state, false) }
 }
 
-unsafe fn run(state: *mut lua_State, raises: bool) -> c_int {
+/// An observer of the commands that a script calls.
+pub(super) trait Observer {
+    fn request(_: &Shared, _: &[u8], _: &[Range]) {}
+    fn refusal(_: &Shared, _: &[u8]) {}
+    fn reply(_: &Shared, _: &OutputBuffer) {}
+}
+
+/// Nobody observes.
+struct Nobody;
+
+impl Observer for Nobody {}
+
+/// Runs a command.
+pub(super) unsafe fn run<O: Observer>(state: *mut lua_State, raises: bool) -> c_int {
     // SAFETY: the state is alive.
     let shared = unsafe { shared(state) };
     let mut exchange = shared.exchange.take().unwrap_or_default();
@@ -165,7 +178,13 @@ unsafe fn run(state: *mut lua_State, raises: bool) -> c_int {
         Ok(()) => {
             let protocol = shared.protocol.get();
             output.set_limit(shared.memory.left().saturating_sub(buffer.len()));
+            O::request(shared, buffer, ranges);
             let called = shared.with_host(|host| host.call(buffer, ranges, protocol, output));
+            match &called {
+                Some(Called::Ran) => O::reply(shared, output),
+                Some(Called::Refused(text)) => O::refusal(shared, text),
+                None => {}
+            }
             match called {
                 // The reply was cut off: its values would not fit either.
                 Some(Called::Ran) if output.is_cut() => {
@@ -311,7 +330,7 @@ fn push_number(number: f64, is_7_2: bool, buffer: &mut Vec<u8>) {
 }
 
 /// `redis.error_reply(text)`: an error as a table.
-unsafe extern "C-unwind" fn error_reply(state: *mut lua_State) -> c_int {
+pub(super) unsafe extern "C-unwind" fn error_reply(state: *mut lua_State) -> c_int {
     // SAFETY: an error's values; the argument stays on the stack.
     unsafe {
         if lua_gettop(state) != 1 || lua_type(state, 1) != LUA_TSTRING {
@@ -359,7 +378,7 @@ unsafe extern "C-unwind" fn sha1hex(state: *mut lua_State) -> c_int {
     // SAFETY: one value; the argument stays on the stack.
     unsafe {
         if lua_gettop(state) != 1 {
-            raise_error(state, b"ERR wrong number of arguments");
+            raise_error(state, WRONG_NUMBER.as_bytes());
         }
         let text = bytes_at(state, 1).unwrap_or_default();
         let digits = hex(&sha1_of(text.chunks(1 << 20).inspect(|_| safepoint(state))));
@@ -494,8 +513,8 @@ unsafe extern "C-unwind" fn acl_check_cmd(state: *mut lua_State) -> c_int {
     1
 }
 
-/// `redis.breakpoint()`: false, as there is no debugger.
-unsafe extern "C-unwind" fn breakpoint(state: *mut lua_State) -> c_int {
+/// `redis.breakpoint()`: false, as this script is not debugged.
+pub(super) unsafe extern "C-unwind" fn breakpoint(state: *mut lua_State) -> c_int {
     // SAFETY: one value.
     unsafe {
         lua_pushboolean(state, 0);
@@ -503,7 +522,7 @@ unsafe extern "C-unwind" fn breakpoint(state: *mut lua_State) -> c_int {
     1
 }
 
-/// `redis.debug(...)`: nothing, as there is no debugger.
-unsafe extern "C-unwind" fn debug(_: *mut lua_State) -> c_int {
+/// `redis.debug(...)`: nothing, as this script is not debugged.
+pub(super) unsafe extern "C-unwind" fn debug(_: *mut lua_State) -> c_int {
     0
 }

@@ -13,7 +13,7 @@ use mlua::ffi::*;
 use super::api::push_function;
 use super::convert::push_error;
 use super::sandbox::no_such_global;
-use super::{Failure, Lua, Name, Returned, Run, base, bytes_at, push_bytes, shared};
+use super::{Failure, Lent, Lua, Name, Returned, Run, base, bytes_at, push_bytes, shared};
 use super::{LARGE_ARGUMENTS, STRING_MAX, TABLE_MAX};
 use crate::script::shebang::ScriptFlags;
 use crate::script::{Function, Host, Registered, is_name};
@@ -71,7 +71,7 @@ impl Lua {
             }
             look_behind(state, Some(LOADING_GLOBALS));
             *self.shared().loading.borrow_mut() = Some(Vec::new());
-            let result = self.call(0, host, memory_max, time_max_ms, None);
+            let result = self.call(0, Lent { host, source: &[] }, memory_max, time_max_ms, None);
             let registered = self.shared().loading.take().unwrap_or_default();
             look_behind(state, None);
             lua_settop(state, top);
@@ -100,7 +100,7 @@ impl Lua {
         K: ExactSizeIterator<Item = &'k [u8]>,
         A: ExactSizeIterator<Item = &'k [u8]>,
     {
-        let Run { function, keys, args, host, memory_max, busy_after_ms } = run;
+        let Run { function, source, keys, args, host, memory_max, busy_after_ms } = run;
         let state = self.state.as_ptr();
         // SAFETY: the stack is as before when this is done.
         unsafe {
@@ -119,7 +119,7 @@ impl Lua {
                 lua_settop(state, top);
                 return Err(Failure::plain(LARGE_ARGUMENTS));
             }
-            self.call(2, host, memory_max, busy_after_ms, Some(reply))
+            self.call(2, Lent { host, source }, memory_max, busy_after_ms, Some(reply))
         }
     }
 }

@@ -3,23 +3,32 @@
 
 use std::borrow::Cow;
 
+use super::names::Failed;
+
 /// Places before an error's words: a coroutine adds its own.
 const PLACES: usize = 4;
 
+/// Finds the variable of an operation that has failed, with an operand of this type, at a place:
+/// what stands before the error's words. See [`super::names`].
+pub(super) type Namer<'a> = dyn Fn(&[u8], Failed<'_>, &str) -> Option<String> + 'a;
+
 /// An error's text in Lua 5.1's words.
-pub(super) fn familiar(text: &[u8]) -> Cow<'_, [u8]> {
+pub(super) fn familiar<'a>(text: &'a [u8], namer: &Namer<'_>) -> Cow<'a, [u8]> {
     // An error that a protected call of a function itself raises has no place.
     let places = memchr::memmem::find_iter(text, b": ").map(|at| at + 2).take(PLACES);
     for from in std::iter::once(0).chain(places) {
         let (place, words) = text.split_at(from);
-        if let Some(words) = reworded(words) {
+        if let Some(words) = reworded(words, &|failed, kind| namer(place, failed, kind)) {
             return [place, &words].concat().into();
         }
     }
     text.into()
 }
 
-fn reworded(words: &[u8]) -> Option<Vec<u8>> {
+/// Finds a variable, once its place is known.
+type NamerHere<'a> = dyn Fn(Failed<'_>, &str) -> Option<String> + 'a;
+
+fn reworded(words: &[u8], namer: &NamerHere<'_>) -> Option<Vec<u8>> {
     let words = match str::from_utf8(words) {
         Ok(words) => words,
         // A key of any bytes, which is left out.
@@ -29,7 +38,7 @@ fn reworded(words: &[u8]) -> Option<Vec<u8>> {
         Err(_) => return None,
     };
     let made = match words.split_at_checked(words.find(' ')? + 1)? {
-        ("attempt ", rest) => attempt(rest)?,
+        ("attempt ", rest) => attempt(rest, namer)?,
         ("invalid ", rest) => invalid(rest)?,
         ("missing ", rest) => match rest.strip_suffix(" expected)") {
             Some(rest) => invalid(&format!("{rest} expected, got no value)"))?,
@@ -45,30 +54,10 @@ fn reworded(words: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// What follows `attempt `.
-fn attempt(rest: &str) -> Option<String> {
-    let is_text = |kind: &str| matches!(kind, "number" | "string");
-    if let Some(rest) = rest.strip_prefix("to index ") {
-        let (kind, _) = rest.split_once(" with ")?;
-        return Some(format!("attempt to index a {kind} value"));
-    }
+fn attempt(rest: &str, namer: &NamerHere<'_>) -> Option<String> {
     if let Some(rest) = rest.strip_prefix("to call missing method ") {
         let (name, _) = rest.rsplit_once(" of ")?;
         return Some(format!("attempt to call method {name} (a nil value)"));
-    }
-    if let Some(rest) = rest.strip_prefix("to concatenate ") {
-        let (first, second) = rest.split_once(" with ")?;
-        let kind = if is_text(first) { second } else { first };
-        return Some(format!("attempt to concatenate a {kind} value"));
-    }
-    if let Some(rest) = rest.strip_prefix("to perform arithmetic (") {
-        let (_, kinds) = rest.split_once(") on ")?;
-        let (first, second) = kinds.split_once(" and ").unwrap_or((kinds, kinds));
-        let kind = match (is_text(first), is_text(second)) {
-            (false, _) => first,
-            (true, false) => second,
-            (true, true) => "string",
-        };
-        return Some(format!("attempt to perform arithmetic on a {kind} value"));
     }
     if let Some(rest) = rest.strip_prefix("to compare ") {
         let mut words = rest.split(' ');
@@ -78,7 +67,59 @@ fn attempt(rest: &str) -> Option<String> {
             false => format!("attempt to compare {first} with {second}"),
         });
     }
-    (rest == "to modify a readonly table").then(|| "Attempt to modify a readonly table".into())
+    if let Some(rest) = rest.strip_prefix("to iterate over ") {
+        return Some(format!("attempt to call {rest}"));
+    }
+    if rest == "to modify a readonly table" {
+        return Some("Attempt to modify a readonly table".into());
+    }
+    let (action, kind, failed) = operation(rest)?;
+    Some(match namer(failed, kind) {
+        Some(variable) => format!("attempt to {action} {variable} (a {kind} value)"),
+        None => format!("attempt to {action} a {kind} value"),
+    })
+}
+
+/// The operation that was attempted: Lua 5.1's words, the type of the operand to blame, and what is
+/// known about it.
+fn operation(rest: &str) -> Option<(&'static str, &str, Failed<'_>)> {
+    let is_text = |kind: &str| matches!(kind, "number" | "string");
+    if let Some(rest) = rest.strip_prefix("to index ") {
+        let (kind, key) = rest.split_once(" with ")?;
+        let key = key.strip_prefix('\'').and_then(|key| key.strip_suffix('\'')).unwrap_or(key);
+        return Some(("index", kind, Failed::Index { key }));
+    }
+    if let Some(rest) = rest.strip_prefix("to concatenate ") {
+        let (first, second) = rest.split_once(" with ")?;
+        let is_second = is_text(first);
+        let kind = if is_second { second } else { first };
+        return Some(("concatenate", kind, Failed::Concatenation { second: is_second }));
+    }
+    if let Some(rest) = rest.strip_prefix("to perform arithmetic (") {
+        let (operator, kinds) = rest.split_once(") on ")?;
+        let (first, second) = kinds.split_once(" and ").unwrap_or((kinds, kinds));
+        let (kind, is_second) = match (is_text(first), is_text(second)) {
+            (false, _) => (first, false),
+            (true, false) => (second, true),
+            (true, true) => ("string", first != "string"),
+        };
+        return Some((
+            "perform arithmetic on",
+            kind,
+            Failed::Arithmetic { operator, second: is_second },
+        ));
+    }
+    for (words, failed) in [("call", Failed::Call), ("get length of", Failed::Length)] {
+        let kind = rest
+            .strip_prefix("to ")
+            .and_then(|rest| rest.strip_prefix(words))
+            .and_then(|rest| rest.strip_prefix(" a "))
+            .and_then(|rest| rest.strip_suffix(" value"));
+        if let Some(kind) = kind {
+            return Some((words, kind, failed));
+        }
+    }
+    None
 }
 
 /// What follows `invalid `.
@@ -121,6 +162,7 @@ mod tests {
                 "attempt to call method 'm' (a nil value)",
             ),
             ("attempt to call a nil value", "attempt to call a nil value"),
+            ("attempt to iterate over a nil value", "attempt to call a nil value"),
             ("attempt to concatenate string with nil", "attempt to concatenate a nil value"),
             (
                 "attempt to perform arithmetic (add) on nil and number",
@@ -153,7 +195,7 @@ mod tests {
         ] {
             for place in ["", "user_script:1: ", "[string \"a: b\"]:12: ", "a:1: b:2: "] {
                 let text = [place, text].concat();
-                let shown = familiar(text.as_bytes());
+                let shown = familiar(text.as_bytes(), &|_, _, _| None);
                 assert_eq!(str::from_utf8(&shown), Ok(&*[place, wanted].concat()));
             }
         }

@@ -33,9 +33,11 @@
 
 mod api;
 mod convert;
+mod debugger;
 pub mod functions;
 mod memory;
 mod messages;
+mod names;
 mod numbers;
 mod patterns;
 mod pieces;
@@ -43,6 +45,7 @@ mod positions;
 mod sandbox;
 mod text;
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::ffi::CStr;
 use std::os::raw::{c_char, c_int, c_void};
@@ -57,7 +60,9 @@ use super::{Function, Host, Registered, Run, Verdict, dialect};
 use crate::resp::reply::{Protocol, ReplyWriter};
 use crate::sys::random;
 use api::Exchange;
+use debugger::Debugger;
 use memory::Memory;
+use names::Names;
 use positions::Random;
 
 /// The longest string, and the most elements of a table, in Lua.
@@ -135,8 +140,13 @@ pub(super) struct Shared {
     leaves_garbage: Cell<bool>,
     /// `math.random`.
     random: Cell<Random>,
+    /// The source of the running script, and the variables in it, once an error needs them.
+    source: Cell<Option<NonNull<[u8]>>>,
+    names: RefCell<Option<Names>>,
     /// Functions registered so far by the library being loaded.
     loading: RefCell<Option<Vec<Registered>>>,
+    /// The debugger's session. None while it is being used, too.
+    debugger: Cell<Option<Box<Debugger>>>,
 }
 
 /// The shared state of a Lua state.
@@ -160,7 +170,10 @@ impl Shared {
             leaves_garbage: Cell::new(false),
             // Scripts that name no seed draw other numbers after each start.
             random: Cell::new(Random::from_seed(random::number() as i32)),
+            source: Cell::new(None),
+            names: RefCell::new(None),
             loading: RefCell::new(None),
+            debugger: Cell::new(None),
         }
     }
 
@@ -188,6 +201,65 @@ impl Shared {
         };
         let _away = PutBack(&self.host, self.host.replace(Some(host)));
         f()
+    }
+
+    /// Lends a source for names of variables, until what is returned is dropped.
+    fn lend_source<'s>(&'s self, source: &'s [u8]) -> SourceLent<'s> {
+        self.source.set(Some(source.into()));
+        SourceLent(self)
+    }
+
+    /// An error's text in Lua 5.1's words, with the names of variables of the running script.
+    unsafe fn familiar<'t>(&self, state: *mut lua_State, text: &'t [u8]) -> Cow<'t, [u8]> {
+        messages::familiar(text, &|place, failed, kind| {
+            let line = names::line_of(place)?;
+            // SAFETY: made of a reference that lives until `SourceLent` takes it away.
+            let source = unsafe { self.source.get()?.as_ref() };
+            let mut names = self.names.borrow_mut();
+            let names = names.get_or_insert_with(|| Names::of(source));
+            // SAFETY: the same is expected of the caller.
+            let type_of = |path: &[u8]| unsafe { type_of_global(state, path) };
+            names.find(source, (line, failed, kind), type_of)
+        })
+    }
+}
+
+/// Lent to the interpreter while it runs.
+struct Lent<'a> {
+    host: &'a mut dyn Host,
+    /// See [`Run::source`].
+    source: &'a [u8],
+}
+
+/// The type of a global or of a field in it, such as `string.find`. None: there is none.
+unsafe fn type_of_global(state: *mut lua_State, path: &[u8]) -> Option<&'static str> {
+    // SAFETY: two values, for which room is asked for; only tables are read, without metamethods.
+    unsafe {
+        let top = lua_gettop(state);
+        lua_rawcheckstack(state, 2);
+        lua_pushvalue(state, LUA_GLOBALSINDEX);
+        for name in path.split(|byte| *byte == b'.') {
+            if lua_type(state, -1) != LUA_TTABLE {
+                lua_settop(state, top);
+                return None;
+            }
+            push_bytes(state, name.trim_ascii());
+            lua_rawget(state, -2);
+            lua_remove(state, -2);
+        }
+        let name = CStr::from_ptr(lua_typename(state, lua_type(state, -1)));
+        lua_settop(state, top);
+        name.to_str().ok()
+    }
+}
+
+/// Takes the source away, when dropped.
+struct SourceLent<'a>(&'a Shared);
+
+impl Drop for SourceLent<'_> {
+    fn drop(&mut self) {
+        self.0.source.set(None);
+        self.0.names.take();
     }
 }
 
@@ -374,10 +446,18 @@ unsafe extern "C-unwind" fn handle_error(state: *mut lua_State) -> c_int {
     let mut at: lua_Debug = unsafe { std::mem::zeroed() };
     // SAFETY: Lua fills in `at`, and its texts live as long as the functions that are being called.
     unsafe {
-        let mut found = lua_getinfo(state, 1, c"sl".as_ptr(), &mut at) != 0;
+        let is_c = |at: &lua_Debug| !at.what.is_null() && CStr::from_ptr(at.what) == c"C";
+        let mut level = 1;
+        let mut found = lua_getinfo(state, level, c"sln".as_ptr(), &mut at) != 0;
+        // The comparison of `table.sort` is a part of it.
+        if found && is_c(&at) && !at.name.is_null() && CStr::from_ptr(at.name) == pieces::LESS_THAN
+        {
+            level += 1;
+            found = lua_getinfo(state, level, c"sl".as_ptr(), &mut at) != 0;
+        }
         // An error raised by a function of ours has its caller's position.
-        if found && !at.what.is_null() && CStr::from_ptr(at.what) == c"C" {
-            found = lua_getinfo(state, 2, c"sl".as_ptr(), &mut at) != 0;
+        if found && is_c(&at) {
+            found = lua_getinfo(state, level + 1, c"sl".as_ptr(), &mut at) != 0;
         }
         let place = (found && !at.source.is_null())
             .then(|| (CStr::from_ptr(at.source).to_bytes().to_vec(), at.currentline));
@@ -503,7 +583,7 @@ impl Lua {
         K: ExactSizeIterator<Item = &'k [u8]>,
         A: ExactSizeIterator<Item = &'k [u8]>,
     {
-        let Run { function, keys, args, host, memory_max, busy_after_ms } = run;
+        let Run { function, source, keys, args, host, memory_max, busy_after_ms } = run;
         let state = self.state.as_ptr();
         // SAFETY: the stack is as before when this is done.
         unsafe {
@@ -514,7 +594,39 @@ impl Lua {
                 return Err(Failure::plain(LARGE_ARGUMENTS));
             }
             lua_rawgeti_(state, LUA_REGISTRYINDEX, function.0);
-            self.call(0, host, memory_max, busy_after_ms, Some(reply))
+            self.call(0, Lent { host, source }, memory_max, busy_after_ms, Some(reply))
+        }
+    }
+
+    /// Runs a source in the debugger, with KEYS and ARGV. `whole`: the source with its first line.
+    /// `limit_us`: microseconds after which it is stopped if it does not stop. Returns the last
+    /// lines for the client too.
+    pub fn debug<'k, K, A>(
+        &mut self,
+        (whole, source): (&[u8], &[u8]),
+        limit_us: i64,
+        run: Run<'_, K, A>,
+        reply: &mut ReplyWriter<'_>,
+    ) -> (Result<Returned, Failure>, Vec<u8>)
+    where
+        K: ExactSizeIterator<Item = &'k [u8]>,
+        A: ExactSizeIterator<Item = &'k [u8]>,
+    {
+        let state = self.state.as_ptr();
+        let is_valkey = self.shared().is_valkey.get();
+        let session = Debugger::new(whole, run.host.debug_now_us(), limit_us, is_valkey);
+        // SAFETY: the stack is as before when this is done.
+        unsafe {
+            let function = match load_with(state, c"@user_script", source, 0, DEBUG_LEVEL) {
+                true => Function(lua_ref(state, -1)),
+                false => Function::NONE,
+            };
+            lua_settop(state, -2);
+            debugger::begin(state, session);
+            let result = self.run(Run { function, ..run }, reply);
+            let last = debugger::end(state);
+            self.forget(function);
+            (result, last)
         }
     }
 
@@ -523,7 +635,7 @@ impl Lua {
     unsafe fn call(
         &mut self,
         arguments: c_int,
-        host: &mut dyn Host,
+        lent: Lent<'_>,
         memory_max: usize,
         busy_after_ms: u64,
         reply: Option<&mut ReplyWriter<'_>>,
@@ -539,6 +651,8 @@ impl Lua {
         if shared.leaves_garbage.take() {
             collect();
         }
+        let Lent { host, source } = lent;
+        let _source = shared.lend_source(source);
         let status = shared.lend(host, || {
             if let Some(watchdog) = shared.watchdog.borrow_mut().as_mut() {
                 watchdog.begin(busy_after_ms);
@@ -636,7 +750,7 @@ unsafe fn take_failure(
             // The text of any value, without metamethods, which could raise errors.
             let mut text = b"ERR ".to_vec();
             let described = convert::describe(state, -1);
-            text.extend_from_slice(&messages::familiar(&described));
+            text.extend_from_slice(&shared.familiar(state, &described));
             text
         };
         lua_settop(state, -2);
@@ -679,9 +793,26 @@ pub(super) unsafe fn load(
     source: &[u8],
     globals: c_int,
 ) -> bool {
+    let level = lua_CompileOptions::default().debugLevel;
+    // SAFETY: the same is expected of the caller.
+    unsafe { load_with(state, name, source, globals, level) }
+}
+
+/// The compiler's level of debugging at which local variables have names.
+const DEBUG_LEVEL: c_int = 2;
+
+/// As [`load`], with a level of debugging.
+unsafe fn load_with(
+    state: *mut lua_State,
+    name: &CStr,
+    source: &[u8],
+    globals: c_int,
+    level: c_int,
+) -> bool {
     // At higher levels a closure without upvalues is created once and kept, with all it references.
     let mut options = lua_CompileOptions::default();
     options.optimizationLevel = 0;
+    options.debugLevel = level;
     // SAFETY: one value; the name ends with a zero, and the code has this length.
     unsafe {
         let code = luau_compile(&dialect::adapted(source), options);

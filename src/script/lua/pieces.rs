@@ -4,7 +4,7 @@
 //! even with strings of megabytes. These functions check for interrupts between pieces, and call
 //! the interpreter's own for short input. Functions bounded by the largest block (`memory.rs`) are
 //! not here. Patterns on long texts are in `patterns.rs`. A test runs every function's worst case
-//! (`tests/it/hostile_scripts.rs`).
+//! (`tests/it/scripts/hostile.rs`).
 
 use std::ffi::CStr;
 use std::os::raw::c_int;
@@ -711,6 +711,9 @@ unsafe extern "C-unwind" fn move_elements(state: *mut lua_State) -> c_int {
     }
 }
 
+/// The name of [`less_than`], which stands for the interpreter's own comparison.
+pub(super) const LESS_THAN: &CStr = c"(less than)";
+
 /// `a < b`, with a check for interrupts.
 unsafe extern "C-unwind" fn less_than(state: *mut lua_State) -> c_int {
     // SAFETY: the interpreter calls this with two arguments.
@@ -742,7 +745,7 @@ unsafe extern "C-unwind" fn sort(state: *mut lua_State) -> c_int {
         if lua_type(state, 2) <= LUA_TNIL {
             if !is_sorted_quickly(state) {
                 lua_settop(state, 1);
-                lua_pushcfunction(state, less_than);
+                lua_pushcclosurek(state, less_than, LESS_THAN.as_ptr(), 0, None);
             }
         } else if lua_iscfunction(state, 2) != 0 {
             lua_settop(state, 2);

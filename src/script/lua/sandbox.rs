@@ -11,7 +11,6 @@ use std::os::raw::c_int;
 use mlua::ffi::*;
 
 use super::api::push_function;
-use super::messages::familiar;
 use super::text::{call_original, text_argument};
 use super::{Name, bytes_at, load, pieces, push_bytes, raise, raise_here, shared, upvalue};
 use crate::resp::args::before_nul;
@@ -253,7 +252,8 @@ unsafe fn make_familiar(state: *mut lua_State) {
     // SAFETY: one value; the text is copied while the error is there.
     unsafe {
         if lua_type(state, -1) == LUA_TSTRING
-            && let Cow::Owned(text) = familiar(bytes_at(state, -1).unwrap_or_default())
+            && let Cow::Owned(text) =
+                shared(state).familiar(state, bytes_at(state, -1).unwrap_or_default())
         {
             push_bytes(state, &text);
             drop(text);
@@ -338,6 +338,11 @@ unsafe extern "C-unwind" fn to_string(state: *mut lua_State) -> c_int {
             lua_call(state, 1, 1);
             return 1;
         }
+        // `cjson.null` as the C library of Linux shows it.
+        if lua_type(state, 1) == LUA_TLIGHTUSERDATA && lua_touserdata(state, 1).is_null() {
+            push_bytes(state, b"userdata: (nil)");
+            return 1;
+        }
         call_original(state)
     }
 }
@@ -373,7 +378,12 @@ unsafe fn chunk_name(state: *mut lua_State, index: c_int, other: &[u8]) -> std::
             LUA_TNONE | LUA_TNIL => other,
             _ => text_argument(state, index),
         };
-        std::ffi::CString::new(before_nul(given)).unwrap_or_default()
+        let name = std::ffi::CString::new(before_nul(given)).unwrap_or_default();
+        // Errors of the chunk look like those of the script, but its variables are others.
+        if super::names::is_ours(name.to_bytes()) {
+            shared(state).source.set(None);
+        }
+        name
     }
 }
 
@@ -417,7 +427,15 @@ unsafe extern "C-unwind" fn load_chunk(state: *mut lua_State) -> c_int {
         let mut source = Vec::new();
         loop {
             lua_pushvalue(state, 1);
-            lua_call(state, 0, 1);
+            if lua_pcall(state, 0, 1, 0) != LUA_OK {
+                if shared(state).ending.get().is_some() {
+                    raise(state, b"script ended");
+                }
+                make_familiar(state);
+                lua_pushnil(state);
+                lua_insert(state, -2);
+                return 2;
+            }
             if lua_isstring(state, -1) == 0 && lua_type(state, -1) != LUA_TNIL {
                 lua_pushnil(state);
                 luaL_where(state, 1);

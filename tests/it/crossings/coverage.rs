@@ -7,8 +7,8 @@ use std::path::Path;
 
 use super::Sources;
 use super::author::{ALONE, LEFT_OUT, Manner, is_left_out};
-use super::house::{House, MS};
-use crate::simulation::talk::Talk;
+use super::world::{MS, World};
+use crate::simulation::connection::Connection;
 use crate::support::Reply;
 use crate::support::derived::{Command, Derived, Point};
 use latchkey::sys::disk::model::ModelDisk;
@@ -50,10 +50,10 @@ const UNNAMED: &[(&str, &str)] = &[
 
 /// A server that gets requests, and which points of the grammar have succeeded.
 struct Coverage<'a> {
-    house: House,
+    world: World,
     node: usize,
     sources: &'a Sources,
-    talk: Option<Talk>,
+    connection: Option<Connection>,
     succeeded: BTreeSet<Point>,
     /// Requests, and those that were not refused.
     sent: usize,
@@ -64,26 +64,26 @@ impl Coverage<'_> {
     /// Sends a request, on a connection of its own if it may have to wait or changes what a
     /// connection is.
     fn send(&mut self, command: &Command, derived: &Derived) {
-        let talk = self.talk.take().filter(|talk| !talk.has_ended);
-        let mut talk = talk.unwrap_or_else(|| self.house.connect(self.node));
-        talk.send(&derived.args);
-        self.house.turn(self.node);
-        let mut replies = talk.take();
+        let connection = self.connection.take().filter(|connection| !connection.has_ended);
+        let mut connection = connection.unwrap_or_else(|| self.world.connect(self.node));
+        connection.send(&derived.args);
+        self.world.turn(self.node);
+        let mut replies = connection.take();
         for _ in 0..4 {
-            if !replies.is_empty() || talk.has_ended {
+            if !replies.is_empty() || connection.has_ended {
                 break;
             }
-            self.house.clock.advance_us(500 * MS);
-            self.house.turn(self.node);
-            replies = talk.take();
+            self.world.clock.advance_us(500 * MS);
+            self.world.turn(self.node);
+            replies = connection.take();
         }
         self.sent += 1;
         if matches!(replies.first(), Some(reply) if !matches!(reply, Reply::Error(_))) {
             self.succeeded.extend(&derived.points);
             self.answered += 1;
         }
-        if talk.awaited == 0 && !command.waits() && !ALONE.contains(&&*command.name) {
-            self.talk = Some(talk);
+        if connection.awaited == 0 && !command.waits() && !ALONE.contains(&&*command.name) {
+            self.connection = Some(connection);
         }
     }
 
@@ -101,14 +101,14 @@ impl Coverage<'_> {
 fn every_command_and_option_succeeds_in_random_requests() {
     random::repeat_from(1);
     let sources = Sources::read();
-    let mut house = House::new();
+    let mut world = World::new();
     let lines = ["appendonly yes".to_owned(), "proto-max-bulk-len 1mb".to_owned()];
-    let node = house.start(&lines, ModelDisk::new(0)).expect("an empty disk");
+    let node = world.start(&lines, ModelDisk::new(0)).expect("an empty disk");
     let mut coverage = Coverage {
-        house,
+        world,
         node,
         sources: &sources,
-        talk: None,
+        connection: None,
         succeeded: BTreeSet::new(),
         sent: 0,
         answered: 0,
@@ -117,11 +117,13 @@ fn every_command_and_option_succeeds_in_random_requests() {
     let mut author = sources.author(1, manner);
     for name in ["multi", "exec", "discard"] {
         // These are steps of their own, see `author::Step`.
-        let mut talk = coverage.house.connect(node);
+        let mut connection = coverage.world.connect(node);
         for word in ["MULTI", name].iter().filter(|word| **word != "multi") {
-            talk.send(&[word]);
+            connection.send(&[word]);
         }
-        assert!(!coverage.house.answers(&mut talk).iter().any(|it| matches!(it, Reply::Error(_))));
+        assert!(
+            !coverage.world.answers(&mut connection).iter().any(|it| matches!(it, Reply::Error(_)))
+        );
     }
     let commands: Vec<&Command> =
         sources.grammar.commands.iter().filter(|command| !is_left_out(command)).collect();
@@ -145,7 +147,7 @@ fn every_command_and_option_succeeds_in_random_requests() {
                 coverage.send(command, &derived);
             }
         }
-        coverage.house.clock.advance_us(1_000_000);
+        coverage.world.clock.advance_us(1_000_000);
     }
     let missing: Vec<&String> = commands
         .iter()

@@ -23,21 +23,21 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use author::{Author, Manner, Step, WAITING, words};
-use house::{House, MS};
 use latchkey::sys::disk::Disk;
 use latchkey::sys::disk::model::ModelDisk;
 use latchkey::sys::random;
 use told::{difference, told};
+use world::{MS, World};
 
-use crate::simulation::talk::Talk;
+use crate::simulation::connection::Connection;
 use crate::support::derived::{DATABASES, Grammar};
 use crate::support::{Reply, encode, shrink};
 
 mod author;
 mod coverage;
 mod extremes;
-pub mod house;
 mod told;
+pub mod world;
 
 /// Seeds of each `cargo test`, and steps of each.
 const SEEDS: u64 = 4;
@@ -118,72 +118,72 @@ impl Plan {
 /// A server's main client, and those that wait.
 struct Side {
     node: usize,
-    main: Talk,
-    waiting: Vec<Option<(Talk, i64)>>,
+    main: Connection,
+    waiting: Vec<Option<(Connection, i64)>>,
     /// Each request has a turn of its own.
     is_single: bool,
 }
 
 impl Side {
-    fn new(house: &mut House, node: usize, is_single: bool) -> Self {
-        let main = house.connect(node);
+    fn new(world: &mut World, node: usize, is_single: bool) -> Self {
+        let main = world.connect(node);
         Side { node, main, waiting: (0..WAITING).map(|_| None).collect(), is_single }
     }
 
-    fn send<A: AsRef<[u8]>>(&mut self, house: &mut House, args: &[A]) {
+    fn send<A: AsRef<[u8]>>(&mut self, world: &mut World, args: &[A]) {
         if self.main.has_ended {
-            self.main = house.connect(self.node);
+            self.main = world.connect(self.node);
         }
         self.main.send(args);
         if self.is_single {
-            house.answers(&mut self.main);
+            world.answers(&mut self.main);
         }
     }
 
     /// All that was sent is answered.
-    fn settle(&mut self, house: &mut House) {
-        house.answers(&mut self.main);
-        house.turn(self.node);
+    fn settle(&mut self, world: &mut World) {
+        world.answers(&mut self.main);
+        world.turn(self.node);
     }
 
-    fn step(&mut self, house: &mut House, step: &Step) {
+    fn step(&mut self, world: &mut World, step: &Step) {
         match step {
-            Step::Send(args) => self.send(house, args),
+            Step::Send(args) => self.send(world, args),
             Step::Alone(args) => {
-                self.settle(house);
-                let mut one = house.connect(self.node);
+                self.settle(world);
+                let mut one = world.connect(self.node);
                 one.send(args);
-                house.turn(self.node);
-                house.turn(self.node);
+                world.turn(self.node);
+                world.turn(self.node);
             }
             Step::Transaction(watched, commands, is_discarded) => {
                 if let Some(args) = watched {
-                    self.send(house, args);
+                    self.send(world, args);
                 }
-                self.send(house, &["MULTI"]);
-                commands.iter().for_each(|args| self.send(house, args));
-                self.send(house, &[if *is_discarded { "DISCARD" } else { "EXEC" }]);
+                self.send(world, &["MULTI"]);
+                commands.iter().for_each(|args| self.send(world, args));
+                self.send(world, &[if *is_discarded { "DISCARD" } else { "EXEC" }]);
             }
             Step::Wait(number, args) => {
-                self.settle(house);
+                self.settle(world);
                 self.waiting[*number] = None;
-                house.turn(self.node);
-                let mut one = house.connect(self.node);
+                world.turn(self.node);
+                let mut one = world.connect(self.node);
                 one.send(&["CLIENT", "ID"]);
-                let replies = house.answers(&mut one);
+                let replies = world.answers(&mut one);
                 let [Reply::Integer(id)] = replies[..] else { panic!("no number: {replies:?}") };
                 one.send(args);
-                house.turn(self.node);
-                house.turn(self.node);
+                world.turn(self.node);
+                world.turn(self.node);
                 self.waiting[*number] = Some((one, id));
             }
             Step::Kill(number, kills) => {
                 let Some((_, id)) = &self.waiting[*number] else { return };
                 let how = if *kills { "KILL ID" } else { "UNBLOCK" };
-                self.send(house, &words(&format!("CLIENT {how} {id}")));
+                self.send(world, &words(&format!("CLIENT {how} {id}")));
             }
-            Step::Turn => house.turn(self.node),
-            Step::PassMs(_) | Step::Follow | Step::Compare => self.settle(house),
+            Step::Turn => world.turn(self.node),
+            Step::PassMs(_) | Step::Follow | Step::Compare => self.settle(world),
         }
     }
 }
@@ -191,7 +191,7 @@ impl Side {
 /// The servers of a run.
 struct Run<'a> {
     plan: &'a Plan,
-    house: House,
+    world: World,
     primary: Side,
     single: Option<Side>,
     replica: usize,
@@ -203,38 +203,38 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn new(plan: &'a Plan) -> Result<Self, String> {
         random::repeat_from(plan.seed);
-        let mut house = House::new();
-        let mut start = |lines: &[String], number: u64| house.start(lines, ModelDisk::new(number));
+        let mut world = World::new();
+        let mut start = |lines: &[String], number: u64| world.start(lines, ModelDisk::new(number));
         let primary = start(&plan.primary, 1)?;
         let replica = start(&plan.others[0], 2)?;
         let restorer = start(&plan.others[1], 3)?;
         let single = if plan.manner.is_determined { Some(start(&plan.primary, 4)?) } else { None };
-        house.follow(replica, primary);
+        world.follow(replica, primary);
         if !plan.expires {
             for node in [Some(primary), single].into_iter().flatten() {
-                house.say(node, "DEBUG SET-ACTIVE-EXPIRE 0");
+                world.say(node, "DEBUG SET-ACTIVE-EXPIRE 0");
             }
         }
-        let primary = Side::new(&mut house, primary, false);
-        let single = single.map(|node| Side::new(&mut house, node, true));
-        Ok(Run { plan, house, primary, single, replica, restorer, compared: 0 })
+        let primary = Side::new(&mut world, primary, false);
+        let single = single.map(|node| Side::new(&mut world, node, true));
+        Ok(Run { plan, world, primary, single, replica, restorer, compared: 0 })
     }
 
     fn run(&mut self, steps: &[Step]) -> Result<(), String> {
         for step in steps {
-            self.primary.step(&mut self.house, step);
+            self.primary.step(&mut self.world, step);
             if let Some(single) = &mut self.single {
-                single.step(&mut self.house, step);
+                single.step(&mut self.world, step);
             }
             match step {
                 Step::PassMs(ms) => {
-                    self.house.clock.advance_us(ms * MS);
-                    self.house.turn(self.primary.node);
+                    self.world.clock.advance_us(ms * MS);
+                    self.world.turn(self.primary.node);
                     if let Some(single) = &self.single {
-                        self.house.turn(single.node);
+                        self.world.turn(single.node);
                     }
                 }
-                Step::Follow => self.house.turn(self.replica),
+                Step::Follow => self.world.turn(self.replica),
                 Step::Compare => self.compare()?,
                 _ => {}
             }
@@ -246,65 +246,65 @@ impl<'a> Run<'a> {
     fn compare(&mut self) -> Result<(), String> {
         let node = self.primary.node;
         for side in [Some(&mut self.primary), self.single.as_mut()].into_iter().flatten() {
-            side.settle(&mut self.house);
+            side.settle(&mut self.world);
             side.waiting.iter_mut().for_each(|one| *one = None);
-            side.main = self.house.connect(side.node);
+            side.main = self.world.connect(side.node);
             for line in ["CONFIG SET maxmemory 0", "DEBUG SET-ACTIVE-EXPIRE 1"] {
-                self.house.say(side.node, line);
+                self.world.say(side.node, line);
             }
         }
-        self.house.clock.advance_us(self.plan.later_ms * MS);
-        self.house.catch_up(self.replica, node);
-        let house = &mut self.house;
+        self.world.clock.advance_us(self.plan.later_ms * MS);
+        self.world.catch_up(self.replica, node);
+        let world = &mut self.world;
         for _ in 0..3 {
             [Some(node), Some(self.replica), self.single.as_ref().map(|it| it.node)]
                 .into_iter()
                 .flatten()
-                .for_each(|node| house.turn(node));
+                .for_each(|node| world.turn(node));
         }
-        house.catch_up(self.replica, node);
-        self.compared += agree(house, node, self.replica, "the replica")?;
+        world.catch_up(self.replica, node);
+        self.compared += agree(world, node, self.replica, "the replica")?;
         if let Some(single) = &self.single {
-            agree(house, node, single.node, "each request in a turn of its own")?;
+            agree(world, node, single.node, "each request in a turn of its own")?;
         }
         let errors =
-            |house: &mut House, node| house.info(node, "stats")["unexpected_error_replies"] != "0";
-        if errors(house, self.replica) {
+            |world: &mut World, node| world.info(node, "stats")["unexpected_error_replies"] != "0";
+        if errors(world, self.replica) {
             return Err("the replica could not apply a request".into());
         }
 
-        house.say(node, "CONFIG SET appendonly yes");
-        house.end_saving(node);
+        world.say(node, "CONFIG SET appendonly yes");
+        world.end_saving(node);
         let lines = [&self.plan.others[1][..], &["appendonly yes".into()]].concat();
-        let load = |house: &mut House, name: &str, disk: ModelDisk, lines: &[String]| {
-            let loaded = house.start(lines, disk).map_err(|error| format!("{name}: {error}"))?;
-            let has_errors = errors(house, loaded);
-            agree(house, node, loaded, name)?;
-            house.end(loaded);
+        let load = |world: &mut World, name: &str, disk: ModelDisk, lines: &[String]| {
+            let loaded = world.start(lines, disk).map_err(|error| format!("{name}: {error}"))?;
+            let has_errors = errors(world, loaded);
+            agree(world, node, loaded, name)?;
+            world.end(loaded);
             if has_errors { Err(format!("{name}: a request failed")) } else { Ok(()) }
         };
-        let disk = house.copy_disk(node);
-        load(house, "the append-only file", disk, &lines)?;
-        let disk = house.copy_disk(node);
+        let disk = world.copy_disk(node);
+        load(world, "the append-only file", disk, &lines)?;
+        let disk = world.copy_disk(node);
         add_failing_request(&disk);
-        let loaded = house.start(&lines, disk)?;
-        if !errors(house, loaded) {
+        let loaded = world.start(&lines, disk)?;
+        if !errors(world, loaded) {
             return Err("a request of the append-only file failed, and nobody was told".into());
         }
-        house.end(loaded);
-        let reply = house.say(node, "BGREWRITEAOF");
+        world.end(loaded);
+        let reply = world.say(node, "BGREWRITEAOF");
         assert!(!reply.starts_with("(error)"), "{reply}");
-        house.end_saving(node);
-        let disk = house.copy_disk(node);
-        load(house, REWRITTEN, disk, &lines)?;
-        let reply = house.say(node, "SAVE");
+        world.end_saving(node);
+        let disk = world.copy_disk(node);
+        load(world, REWRITTEN, disk, &lines)?;
+        let reply = world.say(node, "SAVE");
         assert_eq!(reply, "OK");
-        let disk = house.copy_disk(node);
-        load(house, "the snapshot", disk, &self.plan.others[1])?;
-        restore(house, node, self.restorer)?;
-        agree(house, node, self.restorer, "DUMP and RESTORE")?;
+        let disk = world.copy_disk(node);
+        load(world, "the snapshot", disk, &self.plan.others[1])?;
+        restore(world, node, self.restorer)?;
+        agree(world, node, self.restorer, "DUMP and RESTORE")?;
         if !self.plan.expires {
-            house.say(node, "DEBUG SET-ACTIVE-EXPIRE 0");
+            world.say(node, "DEBUG SET-ACTIVE-EXPIRE 0");
         }
         Ok(())
     }
@@ -327,51 +327,51 @@ fn add_failing_request(disk: &ModelDisk) {
 
 /// Compares two servers at one time. Returns the lines compared; an error tells the first that
 /// differs.
-fn agree(house: &mut House, ours: usize, theirs: usize, name: &str) -> Result<usize, String> {
+fn agree(world: &mut World, ours: usize, theirs: usize, name: &str) -> Result<usize, String> {
     // A rewrite as requests loses what is pending of deleted entries, as Redis's does.
     let as_requests = "CONFIG GET aof-use-rdb-preamble";
-    let has_pending = name != REWRITTEN || house.say(ours, as_requests).contains("yes");
+    let has_pending = name != REWRITTEN || world.say(ours, as_requests).contains("yes");
     // What is due by now is gone.
     for node in [ours, theirs, ours, theirs] {
-        house.turn(node);
+        world.turn(node);
     }
-    let there = told(house, theirs, has_pending);
-    let here = told(house, ours, has_pending);
+    let there = told(world, theirs, has_pending);
+    let here = told(world, ours, has_pending);
     difference(name, &here, &there).map_or(Ok(here.len()), Err)
 }
 
 /// Restores all keys and functions of a server on another one.
-fn restore(house: &mut House, from: usize, to: usize) -> Result<(), String> {
-    house.say(to, "FLUSHALL");
+fn restore(world: &mut World, from: usize, to: usize) -> Result<(), String> {
+    world.say(to, "FLUSHALL");
     // Its clients may restore what others may write.
-    house.say(to, "CONFIG SET proto-max-bulk-len 512mb");
-    let Reply::Bulk(libraries) = house.ask(from, &["FUNCTION", "DUMP"]) else { panic!("no text") };
+    world.say(to, "CONFIG SET proto-max-bulk-len 512mb");
+    let Reply::Bulk(libraries) = world.ask(from, &["FUNCTION", "DUMP"]) else { panic!("no text") };
     let request = [&b"FUNCTION"[..], b"RESTORE", &libraries, b"FLUSH"];
-    let reply = house.ask(to, &request).show();
+    let reply = world.ask(to, &request).show();
     if reply != "OK" {
         return Err(format!("FUNCTION RESTORE: {reply}"));
     }
     for database in 0..DATABASES {
-        let keys = told::keys(house, from, database);
-        house.say(to, &format!("SELECT {database}"));
+        let keys = told::keys(world, from, database);
+        world.say(to, &format!("SELECT {database}"));
         let requests: Vec<Vec<&[u8]>> = keys
             .iter()
             .flat_map(|key| [vec![&b"DUMP"[..], key], vec![&b"PEXPIRETIME"[..], key]])
             .collect();
-        let replies = house.ask_all(from, &requests);
+        let replies = world.ask_all(from, &requests);
         for (key, replies) in keys.iter().zip(replies.chunks(2)) {
             let [Reply::Bulk(payload), Reply::Integer(deadline)] = replies else {
                 return Err(format!("DUMP: {replies:?}"));
             };
             let deadline = deadline.max(&0).to_string();
             let request = [&b"RESTORE"[..], key, deadline.as_bytes(), payload, b"ABSTTL"];
-            let reply = house.ask(to, &request).show();
+            let reply = world.ask(to, &request).show();
             if reply != "OK" {
                 return Err(format!("RESTORE {}: {reply}", String::from_utf8_lossy(key)));
             }
         }
     }
-    house.say(from, "SELECT 0");
+    world.say(from, "SELECT 0");
     Ok(())
 }
 
@@ -422,10 +422,10 @@ struct Sources {
 
 impl Sources {
     fn read() -> Self {
-        let mut house = House::new();
-        let node = house.start(&[], ModelDisk::new(0)).expect("an empty disk");
-        let docs = house.ask(node, &["COMMAND", "DOCS"]);
-        let table = house.ask(node, &["COMMAND"]);
+        let mut world = World::new();
+        let node = world.start(&[], ModelDisk::new(0)).expect("an empty disk");
+        let docs = world.ask(node, &["COMMAND", "DOCS"]);
+        let table = world.ask(node, &["COMMAND"]);
         let grammar = Grammar::new(&docs, &table);
         for line in [
             "SET t 5",
@@ -444,9 +444,9 @@ impl Sources {
             "XGROUP CREATE x grp0 0",
             "XREADGROUP GROUP grp0 con0 COUNT 1 STREAMS x >",
         ] {
-            house.say(node, line);
+            world.say(node, line);
         }
-        let mut bulk = |args: &[&[u8]]| match house.ask(node, args) {
+        let mut bulk = |args: &[&[u8]]| match world.ask(node, args) {
             Reply::Bulk(bytes) => bytes,
             other => panic!("no text: {}", other.show()),
         };

@@ -1,6 +1,6 @@
 //! All that replies tell of a server's data.
 
-use super::house::House;
+use super::world::World;
 use crate::support::derived::DATABASES;
 use crate::support::{Reply, quote};
 
@@ -19,44 +19,44 @@ fn items(reply: Reply) -> Vec<Reply> {
 }
 
 /// A database's keys, in order.
-pub fn keys(house: &mut House, node: usize, database: usize) -> Vec<Vec<u8>> {
-    house.say(node, &format!("SELECT {database}"));
-    let mut keys: Vec<Vec<u8>> = items(house.ask(node, &["KEYS", "*"])).iter().map(bulk).collect();
+pub fn keys(world: &mut World, node: usize, database: usize) -> Vec<Vec<u8>> {
+    world.say(node, &format!("SELECT {database}"));
+    let mut keys: Vec<Vec<u8>> = items(world.ask(node, &["KEYS", "*"])).iter().map(bulk).collect();
     keys.sort();
     keys
 }
 
 /// A line for each key: database, name, type, deadline, and all of its value in order, where it has
 /// one. `has_pending`: with what is pending of streams.
-pub fn told(house: &mut House, node: usize, has_pending: bool) -> Vec<String> {
+pub fn told(world: &mut World, node: usize, has_pending: bool) -> Vec<String> {
     let mut lines = Vec::new();
     // A field's name is asked for as a client does.
-    let limit = house.parameter(node, "proto-max-bulk-len");
-    house.say(node, "CONFIG SET proto-max-bulk-len 512mb");
+    let limit = world.parameter(node, "proto-max-bulk-len");
+    world.say(node, "CONFIG SET proto-max-bulk-len 512mb");
     for database in 0..DATABASES {
-        let keys = keys(house, node, database);
+        let keys = keys(world, node, database);
         let ask = |name: &'static str, key: &[u8]| vec![name.as_bytes().to_vec(), key.to_vec()];
         let kinds: Vec<Vec<Vec<u8>>> = keys.iter().map(|key| ask("TYPE", key)).collect();
-        let kinds = house.ask_all(node, &kinds);
+        let kinds = world.ask_all(node, &kinds);
         let deadlines: Vec<Vec<Vec<u8>>> = keys.iter().map(|key| ask("PEXPIRETIME", key)).collect();
-        let deadlines = house.ask_all(node, &deadlines);
+        let deadlines = world.ask_all(node, &deadlines);
         for ((key, kind), deadline) in keys.iter().zip(kinds).zip(deadlines) {
             let kind = kind.show();
-            let value = value(house, node, key, &kind, has_pending);
+            let value = value(world, node, key, &kind, has_pending);
             lines.push(format!("{database} {} {kind} {} {value}", quote(key), deadline.show()));
         }
     }
-    house.say(node, "SELECT 0");
-    house.say(node, &format!("CONFIG SET proto-max-bulk-len {limit}"));
-    lines.push(house.ask(node, &["FUNCTION", "DUMP"]).show());
+    world.say(node, "SELECT 0");
+    world.say(node, &format!("CONFIG SET proto-max-bulk-len {limit}"));
+    lines.push(world.ask(node, &["FUNCTION", "DUMP"]).show());
     if has_pending {
-        lines.push(house.say(node, "DEBUG DIGEST"));
+        lines.push(world.say(node, "DEBUG DIGEST"));
     }
     lines
 }
 
-fn value(house: &mut House, node: usize, key: &[u8], kind: &str, has_pending: bool) -> String {
-    let mut ask = |words: &[&[u8]]| house.ask(node, words);
+fn value(world: &mut World, node: usize, key: &[u8], kind: &str, has_pending: bool) -> String {
+    let mut ask = |words: &[&[u8]]| world.ask(node, words);
     let reply = match kind {
         "string" => ask(&[b"GET", key]),
         "list" => ask(&[b"LRANGE", key, b"0", b"-1"]),

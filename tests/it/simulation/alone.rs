@@ -11,6 +11,7 @@ use std::path::Path;
 use latchkey::sys::disk::model::{Call, Fault};
 
 use super::clients;
+use super::connection::Connection;
 use super::kills;
 use super::kinds::Kinds;
 use super::large;
@@ -19,7 +20,6 @@ use super::lockers::Lockers;
 use super::memory;
 use super::oracle;
 use super::parameters::{self, Changed};
-use super::talk::Talk;
 use super::world::{Loss, MS, NODES, Options, SECOND, World};
 use crate::support::Reply;
 use crate::support::grammar::Generator;
@@ -53,14 +53,14 @@ enum Expect {
 pub struct Alone {
     pub world: World,
     ledger: Ledger,
-    talk: Option<Talk>,
+    connection: Option<Connection>,
     expects: VecDeque<Expect>,
     counter: u64,
     grammar: Generator,
-    others: Option<Talk>,
+    others: Option<Connection>,
     lockers: Lockers,
     /// Somebody who has asked for the stream, and reads nothing of it.
-    replica: Option<Talk>,
+    replica: Option<Connection>,
     /// The append-only file has all data.
     is_safe: bool,
     /// `appendfsync always`, without pauses.
@@ -94,7 +94,7 @@ impl Alone {
             keeps_all: world.keeps_all,
             world,
             ledger: Ledger::default(),
-            talk: None,
+            connection: None,
             expects: VecDeque::new(),
             counter: 0,
             grammar,
@@ -228,15 +228,15 @@ impl Alone {
     // ---- the ledger -----------------------------------------------------------------------------
 
     fn connect(&mut self) -> bool {
-        if self.talk.as_ref().is_none_or(|talk| talk.has_ended) {
+        if self.connection.as_ref().is_none_or(|connection| connection.has_ended) {
             self.expects.clear();
-            self.talk = self.world.connect(NODE);
-            if let Some(talk) = &mut self.talk {
-                talk.send(&["SELECT", DATABASE]);
+            self.connection = self.world.connect(NODE);
+            if let Some(connection) = &mut self.connection {
+                connection.send(&["SELECT", DATABASE]);
                 self.expects.push_back(Expect::Any);
             }
         }
-        self.talk.is_some()
+        self.connection.is_some()
     }
 
     fn key(&mut self) -> String {
@@ -271,41 +271,41 @@ impl Alone {
                 true => self.changed.draw(&mut self.world, NODE),
                 false => None,
             };
-            let Some(talk) = &mut self.talk else { return };
+            let Some(connection) = &mut self.connection else { return };
             let expects = &mut self.expects;
-            let mut any = |talk: &mut Talk, words: &[&str]| {
-                talk.send(words);
+            let mut any = |connection: &mut Connection, words: &[&str]| {
+                connection.send(words);
                 expects.push_back(Expect::Any);
             };
             let mut expects_unit: fn(usize) -> Expect = Expect::Unit;
             let unit = match form {
                 0 if one != other => {
-                    any(talk, &["MULTI"]);
-                    any(talk, &["SET", &one, &first]);
+                    any(connection, &["MULTI"]);
+                    any(connection, &["SET", &one, &first]);
                     if let Some((name, value)) = &setting {
-                        any(talk, &["CONFIG", "SET", name, value]);
+                        any(connection, &["CONFIG", "SET", name, value]);
                     }
-                    any(talk, &["SET", &other, &second]);
-                    talk.send(&["EXEC"]);
+                    any(connection, &["SET", &other, &second]);
+                    connection.send(&["EXEC"]);
                     self.ledger.send(both)
                 }
                 1 if one != other => {
                     let script =
                         "redis.call('SET', KEYS[1], ARGV[1]) redis.call('SET', KEYS[2], ARGV[2])";
-                    talk.send(&["EVAL", script, "2", &one, &other, &first, &second]);
+                    connection.send(&["EVAL", script, "2", &one, &other, &first, &second]);
                     expects_unit = Expect::Script;
                     self.ledger.send(both)
                 }
                 3 | 4 if first.len() > LARGE => {
                     // No request is as large as what comes of it.
                     let (head, tail) = first.split_at(first.len() / 2);
-                    any(talk, &["MULTI"]);
-                    any(talk, &["SET", &one, head]);
+                    any(connection, &["MULTI"]);
+                    any(connection, &["SET", &one, head]);
                     match form {
-                        3 => any(talk, &["APPEND", &one, tail]),
-                        _ => any(talk, &["SETRANGE", &one, &head.len().to_string(), tail]),
+                        3 => any(connection, &["APPEND", &one, tail]),
+                        _ => any(connection, &["SETRANGE", &one, &head.len().to_string(), tail]),
                     }
-                    talk.send(&["EXEC"]);
+                    connection.send(&["EXEC"]);
                     let mut changes = vec![Change::Set(one.clone(), first.clone())];
                     let kinds = self.world.kinds;
                     if kinds.contains(Kinds::LIMITS) || kinds.contains(Kinds::PARAMETERS) {
@@ -316,11 +316,11 @@ impl Alone {
                     self.ledger.send(changes)
                 }
                 2 if one != other => {
-                    talk.send(&["MSET", &one, &first, &other, &second]);
+                    connection.send(&["MSET", &one, &first, &other, &second]);
                     self.ledger.send(both)
                 }
                 _ => {
-                    talk.send(&["SET", &one, &first]);
+                    connection.send(&["SET", &one, &first]);
                     self.ledger.send(vec![Change::Set(one, first)])
                 }
             };
@@ -330,8 +330,8 @@ impl Alone {
 
     /// Takes replies, and notes what is promised by them.
     pub fn take(&mut self) {
-        let Some(talk) = &mut self.talk else { return };
-        let mut replies = talk.take();
+        let Some(connection) = &mut self.connection else { return };
+        let mut replies = connection.take();
         for reply in replies.drain(..) {
             let Some(expect) = self.expects.pop_front() else { continue };
             let unit = match expect {
@@ -377,7 +377,7 @@ impl Alone {
             self.world.step(20 * MS);
             self.background();
             self.take();
-            if self.talk.as_ref().is_none_or(|talk| talk.has_ended) {
+            if self.connection.as_ref().is_none_or(|connection| connection.has_ended) {
                 self.expects.clear();
                 return;
             }
@@ -418,8 +418,8 @@ impl Alone {
         }
         self.lockers.excuse(true);
         self.world.trace.note(|| "FLUSHALL".into());
-        let Some(talk) = &mut self.talk else { return };
-        talk.send(&["FLUSHALL"]);
+        let Some(connection) = &mut self.connection else { return };
+        connection.send(&["FLUSHALL"]);
         let unit = self.ledger.send(vec![Change::Clear]);
         self.expects.push_back(Expect::Unit(unit));
         self.turn();
@@ -428,47 +428,49 @@ impl Alone {
     // ---- others ---------------------------------------------------------------------------------
 
     fn write_anything(&mut self) {
-        if self.others.as_ref().is_none_or(|talk| talk.has_ended) {
+        if self.others.as_ref().is_none_or(|connection| connection.has_ended) {
             self.others = self.world.connect(NODE);
             let database = self.world.random.u32(..3).to_string();
-            if let Some(talk) = &mut self.others {
-                talk.send(&["SELECT", &database]);
+            if let Some(connection) = &mut self.others {
+                connection.send(&["SELECT", &database]);
             }
         }
         let count = self.world.random.usize(1..20);
-        let Some(talk) = &mut self.others else { return };
+        let Some(connection) = &mut self.others else { return };
         for _ in 0..count {
             let request = self.grammar.request().args;
             self.world.trace.note(|| {
                 let words = request.iter().map(|word| crate::support::quote(word));
                 format!("send {}", words.collect::<Vec<_>>().join(" "))
             });
-            talk.send(&request);
+            connection.send(&request);
         }
         self.world.turn(NODE);
-        talk.take();
+        connection.take();
     }
 
     /// The same of what is large.
     fn write_large(&mut self) {
-        let Some(mut talk) = self.world.connect(NODE) else { return };
-        talk.send(&["SELECT", "2"]);
+        let Some(mut connection) = self.world.connect(NODE) else { return };
+        connection.send(&["SELECT", "2"]);
         for words in large::requests(&mut self.world.random) {
-            talk.send(&words);
+            connection.send(&words);
             self.world.turn(NODE);
         }
-        talk.take();
+        connection.take();
     }
 
     /// Somebody becomes a replica for a while: there is a backlog then, and a snapshot for it.
     fn attach(&mut self) {
         match &mut self.replica {
-            Some(talk) if !talk.has_ended && self.world.random.bool() => talk.drop_input(),
+            Some(connection) if !connection.has_ended && self.world.random.bool() => {
+                connection.drop_input()
+            }
             Some(_) => self.replica = None,
             None => {
                 self.replica = self.world.connect(NODE);
-                if let Some(talk) = &mut self.replica {
-                    talk.send(&["PSYNC", "?", "-1"]);
+                if let Some(connection) = &mut self.replica {
+                    connection.send(&["PSYNC", "?", "-1"]);
                     self.count("replicas");
                 }
             }
@@ -499,12 +501,12 @@ impl Alone {
         let set = ["CONFIG", "SET", name, value];
         if self.has(Kinds::PARAMETERS) && self.world.random.bool() && self.connect() {
             let (one, first) = (self.key(), self.value());
-            let Some(talk) = &mut self.talk else { return };
+            let Some(connection) = &mut self.connection else { return };
             for words in [&["MULTI"][..], &["SET", &one, &first], &set] {
-                talk.send(words);
+                connection.send(words);
                 self.expects.push_back(Expect::Any);
             }
-            talk.send(&["EXEC"]);
+            connection.send(&["EXEC"]);
             let unit = self.ledger.send(vec![Change::Set(one, first)]);
             self.expects.push_back(Expect::Unit(unit));
             // The reply is sent as the new value allows it.
@@ -688,14 +690,14 @@ impl Alone {
             form if form < forms.len() => {
                 let own = self.world.random.bool();
                 if !own && self.connect() {
-                    let Some(talk) = &mut self.talk else { return };
+                    let Some(connection) = &mut self.connection else { return };
                     if self.world.random.u32(..3) == 0 {
-                        talk.send(&["MULTI"]);
-                        talk.send(forms[form]);
-                        talk.send(&["EXEC"]);
+                        connection.send(&["MULTI"]);
+                        connection.send(forms[form]);
+                        connection.send(&["EXEC"]);
                         self.expects.extend([Expect::Any, Expect::Any]);
                     } else {
-                        talk.send(forms[form]);
+                        connection.send(forms[form]);
                     }
                     // An answer comes only if it is refused.
                     self.expects.push_back(Expect::Any);
@@ -726,7 +728,7 @@ impl Alone {
         }
         // It was refused, or aborted.
         self.expects.clear();
-        self.talk = None;
+        self.connection = None;
         self.world.turn(NODE);
     }
 
@@ -734,7 +736,7 @@ impl Alone {
     fn come_back(&mut self, loss: Loss) {
         self.take();
         self.expects.clear();
-        (self.talk, self.others, self.replica) = (None, None, None);
+        (self.connection, self.others, self.replica) = (None, None, None);
         self.world.nodes[NODE].disk.heal();
         self.is_disk_well = true;
         if self.has(Kinds::LIMITS) {
@@ -768,6 +770,8 @@ impl Alone {
             ("stream-node-max-bytes", &["1", "0", "4096"]),
             ("script-memory-limit", &["1mb", "256mb"]),
             ("script-source-limit", &["1kb", "1mb"]),
+            ("script-cache-persist", &["yes", "no"]),
+            ("script-cache-persist-limit", &["0", "300", "16mb"]),
             ("script-undo-limit", &["0", "64mb"]),
             ("databases", &["4", "16", "300"]),
             ("maxmemory-clients", &["1mb", "0"]),

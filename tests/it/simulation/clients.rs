@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::connection::Connection;
 use super::kinds::Kinds;
-use super::talk::Talk;
 use super::world::{MS, NODES, SECOND, World};
 use crate::support::grammar::{Generator, Rule, parse, rules};
 use crate::support::{Reply, encode, quote};
@@ -101,7 +101,7 @@ enum Kind {
 
 struct Actor {
     kind: Kind,
-    talk: Option<Talk>,
+    connection: Option<Connection>,
     expects: VecDeque<Expect>,
     /// The write that the next WAIT is about, once it is done, and how much of which history there
     /// was then.
@@ -149,7 +149,7 @@ impl Clients {
         actors.extend([Kind::Blocking, Kind::Blocking]);
         let actors = actors.into_iter().map(|kind| Actor {
             kind,
-            talk: None,
+            connection: None,
             expects: VecDeque::new(),
             written: None,
             last: None,
@@ -173,7 +173,7 @@ impl Clients {
         for index in 0..self.actors.len() {
             self.take(world, index);
             let actor = &mut self.actors[index];
-            if actor.talk.as_ref().is_some_and(|talk| talk.has_ended) {
+            if actor.connection.as_ref().is_some_and(|connection| connection.has_ended) {
                 actor.leave();
             }
             let is_free = actor.expects.is_empty() && world.now_us >= actor.next_us;
@@ -238,9 +238,9 @@ impl Clients {
 
     fn take(&mut self, world: &mut World, index: usize) {
         let actor = &mut self.actors[index];
-        let Some(talk) = &mut actor.talk else { return };
-        let node = talk.node;
-        for reply in talk.take() {
+        let Some(connection) = &mut actor.connection else { return };
+        let node = connection.node;
+        for reply in connection.take() {
             let Some(expect) = actor.expects.pop_front() else {
                 // The error that ends a connection.
                 continue;
@@ -339,17 +339,19 @@ impl Clients {
         let Clients { actors, known, .. } = self;
         let actor = &mut actors[index];
         let wanted = if let Kind::Reader(node) = actor.kind { node } else { primary };
-        let is_stale = |talk: &Talk| talk.life != world.nodes[talk.node].life || talk.has_ended;
+        let is_stale = |connection: &Connection| {
+            connection.life != world.nodes[connection.node].life || connection.has_ended
+        };
         // Most find out at once where the primary is, and some later.
         // One stays with a former primary, which may be one again.
         let stays = matches!(actor.kind, Kind::Register(1));
         let patience = if stays { 2000 } else { 60 };
-        let moves = actor.talk.as_ref().is_none_or(|talk| {
-            is_stale(talk) || talk.node != wanted && world.random.u32(..patience) == 0
+        let moves = actor.connection.as_ref().is_none_or(|connection| {
+            is_stale(connection) || connection.node != wanted && world.random.u32(..patience) == 0
         });
         if moves {
             actor.leave();
-            let Some(mut talk) = world.connect(wanted) else {
+            let Some(mut connection) = world.connect(wanted) else {
                 actor.next_us = world.now_us + 20 * MS;
                 return;
             };
@@ -358,11 +360,11 @@ impl Clients {
                 Kind::Blocking => "0".into(),
                 _ => CHECKED.into(),
             };
-            talk.send(&["SELECT", &database]);
+            connection.send(&["SELECT", &database]);
             actor.expects.push_back(Expect::Any);
-            actor.talk = Some(talk);
+            actor.connection = Some(connection);
         }
-        let Some(talk) = &mut actor.talk else { return };
+        let Some(connection) = &mut actor.connection else { return };
         let expects = &mut actor.expects;
         let random = &mut world.random;
         self.writes += 1;
@@ -386,7 +388,7 @@ impl Clients {
                         let words = request.iter().map(|word| quote(word));
                         format!("send {index} {}", words.collect::<Vec<_>>().join(" "))
                     });
-                    talk.send(&request);
+                    connection.send(&request);
                     expects.push_back(Expect::Any);
                 }
             }
@@ -395,7 +397,7 @@ impl Clients {
             {
                 // ALL asks for what the server has written, whoever asks.
                 let wanted = ["1", "2"][random.usize(..2)];
-                talk.send(&["WAIT", wanted, &random.u32(1..800).to_string()]);
+                connection.send(&["WAIT", wanted, &random.u32(1..800).to_string()]);
                 expects.push_back(Expect::WaitLater);
                 actor.next_us = world.now_us + i64::from(world.random.u32(..1000)) * MS;
             }
@@ -403,22 +405,22 @@ impl Clients {
                 known.counter += 1;
                 let number = known.counter;
                 let (key, value) = (format!("register:{register}"), number.to_string());
-                let node = talk.node;
+                let node = connection.node;
                 let set = ["SET", &key, &value];
                 let bytes = encode(&set).len() as u64;
                 match random.u32(..4) {
                     0 => {
                         let script = "return redis.call('SET', KEYS[1], ARGV[1])";
-                        talk.send(&["EVAL", script, "1", &key, &value]);
+                        connection.send(&["EVAL", script, "1", &key, &value]);
                     }
                     1 => {
                         for words in [&["MULTI"][..], &set, &["INCR", "other"]] {
-                            talk.send(words);
+                            connection.send(words);
                             expects.push_back(Expect::Any);
                         }
-                        talk.send(&["EXEC"]);
+                        connection.send(&["EXEC"]);
                     }
-                    _ => talk.send(&set),
+                    _ => connection.send(&set),
                 }
                 let waits = !stays || random.bool();
                 let before = match world.nodes[node].server.as_ref().map(|server| server.history())
@@ -429,7 +431,7 @@ impl Clients {
                 expects.push_back(Expect::Write { number, before, bytes });
                 if waits {
                     let wanted = ["1", "2", "ALL"][world.random.usize(..3)];
-                    talk.send(&["WAIT", wanted, &world.random.u32(1..800).to_string()]);
+                    connection.send(&["WAIT", wanted, &world.random.u32(1..800).to_string()]);
                     expects.push_back(Expect::Wait);
                 }
                 // Whoever waits is sent away when the server is no primary any more.
@@ -444,7 +446,7 @@ impl Clients {
                 if random.bool() {
                     let script = "redis.call('SET', KEYS[1], ARGV[1]) redis.call('LPUSH', 'between', ARGV[1]) \
                                   redis.call('LTRIM', 'between', 0, 50) redis.call('SET', KEYS[2], ARGV[1])";
-                    talk.send(&["EVAL", script, "2", &one, &other, &value]);
+                    connection.send(&["EVAL", script, "2", &one, &other, &value]);
                     expects.push_back(Expect::Any);
                 } else {
                     for words in [
@@ -455,7 +457,7 @@ impl Clients {
                         &["SET", &other, &value],
                         &["EXEC"],
                     ] {
-                        talk.send(words);
+                        connection.send(words);
                         expects.push_back(Expect::Any);
                     }
                 }
@@ -463,7 +465,7 @@ impl Clients {
                 known.counter += 1;
                 let (token, ms) = (known.counter, i64::from(random.u32(1..3000)));
                 let key = format!("expiring:{}", random.u32(..EXPIRING));
-                talk.send(&["SET", &key, &token.to_string(), "PX", &ms.to_string()]);
+                connection.send(&["SET", &key, &token.to_string(), "PX", &ms.to_string()]);
                 expects.push_back(Expect::Expiring { token, ms });
             }
             Kind::Lock => {
@@ -473,11 +475,11 @@ impl Clients {
                 let (key, value) = (format!("lock:{lock}"), token.to_string());
                 let is_native = world.kinds.contains(Kinds::LOCKS) && random.bool();
                 match is_native {
-                    true => talk.send(&["LOCK.ACQUIRE", &key, &value, "PX", &ms.to_string()]),
-                    false => talk.send(&["SET", &key, &value, "NX", "PX", &ms.to_string()]),
+                    true => connection.send(&["LOCK.ACQUIRE", &key, &value, "PX", &ms.to_string()]),
+                    false => connection.send(&["SET", &key, &value, "NX", "PX", &ms.to_string()]),
                 }
                 let wanted = if random.bool() { "2" } else { "ALL" };
-                talk.send(&["WAIT", wanted, &random.u32(1..500).to_string()]);
+                connection.send(&["WAIT", wanted, &random.u32(1..500).to_string()]);
                 let until_us = world.now_us + ms * MS - MARGIN_US / 20;
                 expects.extend([Expect::Lock { lock, token, until_us }, Expect::Wait]);
                 if random.u32(..3) == 0 {
@@ -487,10 +489,10 @@ impl Clients {
                         known.locks.remove(&lock);
                         if world.kinds.contains(Kinds::LOCKS) {
                             // Both kinds are its to give up.
-                            talk.send(&["LOCK.RELEASE", &key, &token.to_string()]);
+                            connection.send(&["LOCK.RELEASE", &key, &token.to_string()]);
                         } else {
                             let script = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end";
-                            talk.send(&["EVAL", script, "1", &key, &token.to_string()]);
+                            connection.send(&["EVAL", script, "1", &key, &token.to_string()]);
                         }
                         expects.push_back(Expect::Any);
                     }
@@ -525,7 +527,7 @@ impl Clients {
                     ],
                     _ => vec!["BRPOPLPUSH", &l, &m, seconds],
                 };
-                talk.send(&words);
+                connection.send(&words);
                 expects.push_back(Expect::Any);
             }
             Kind::Reader(_) => {
@@ -534,7 +536,7 @@ impl Clients {
                 let expiring = (0..EXPIRING).map(|key| format!("expiring:{key}"));
                 let mut words = vec!["MGET".to_owned()];
                 words.extend(pairs.chain(expiring));
-                talk.send(&words);
+                connection.send(&words);
                 expects.push_back(Expect::Read { at_us: world.now_us });
                 actor.next_us = world.now_us + i64::from(random.u32(..60)) * MS;
             }
@@ -562,7 +564,7 @@ fn check_wait(world: &mut World, node: usize, register: usize, number: u64, may_
 
 impl Actor {
     fn leave(&mut self) {
-        self.talk = None;
+        self.connection = None;
         self.expects.clear();
         (self.written, self.locked, self.last) = (None, None, None);
     }

@@ -1,12 +1,12 @@
 //! Clients that take locks and permits: natively, with sessions, several at once, and by SET NX PX
 //! on the same keys. They release and renew what they have, leave, and are killed in the turn in
-//! which they are served. `holdings.rs` judges their replies, and the reports on all locks; this
+//! which they are served. `lock_rules.rs` judges their replies, and the reports on all locks; this
 //! folder judges whether waiting clients are served, in their order of arrival.
 //!
-//! `requests` sends, `replies` takes the answers, `looks` compares reports on all locks with the
+//! `requests` sends, `replies` takes the answers, `checks` compares reports on all locks with the
 //! holdings, `reports` has the parts of replies.
 
-mod looks;
+mod checks;
 mod replies;
 mod reports;
 mod requests;
@@ -14,8 +14,8 @@ mod requests;
 use std::collections::{BTreeSet, VecDeque};
 
 use self::reports::field;
-use super::holdings::{Lock, Promise, Semaphore};
-use super::talk::Talk;
+use super::connection::Connection;
+use super::lock_rules::{Lock, Promise, Semaphore};
 use super::world::{Loss, MS, NODES, SECOND, World};
 use crate::support::{Reply, START};
 
@@ -102,7 +102,7 @@ struct Taken {
 
 #[derive(Default)]
 struct Actor {
-    talk: Option<Talk>,
+    connection: Option<Connection>,
     id: Option<i64>,
     expects: VecDeque<Expect>,
     held: Vec<Held>,
@@ -220,7 +220,7 @@ impl Lockers {
     pub fn begin(&mut self, world: &World, loss: Option<Loss>) {
         let (at_us, wall_s) = self.last;
         for actor in &mut self.actors {
-            (actor.talk, actor.id) = (None, None);
+            (actor.connection, actor.id) = (None, None);
             actor.expects.clear();
             if loss.is_none() {
                 actor.held.clear();

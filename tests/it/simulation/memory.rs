@@ -1,7 +1,7 @@
 //! `maxmemory`: nothing is evicted, and nothing refused, but for data.
 
 use super::alone::Alone;
-use super::talk::Talk;
+use super::connection::Connection;
 use super::world::{MS, World};
 use crate::support::Reply;
 
@@ -52,29 +52,29 @@ pub fn overwrite_during_a_snapshot(alone: &mut Alone) {
     let len = world.random.usize(100..3000);
     let policy = POLICIES[world.random.usize(..POLICIES.len())];
     let begins = ["BGSAVE", "BGREWRITEAOF", "PSYNC"][world.random.usize(..3)];
-    let Some(mut talk) = world.connect(0) else { return };
+    let Some(mut connection) = world.connect(0) else { return };
     world.ask(0, &["CONFIG", "SET", "maxmemory", "0", "repl-backlog-size", "16kb"]);
-    talk.send(&["SELECT", "2"]);
+    connection.send(&["SELECT", "2"]);
     let mut refused = None;
     let text = "x".repeat(len);
-    let set = |talk: &mut Talk, key: usize| {
-        talk.send(&["SET", &format!("memory:{key}"), &text, "EX", "100000"]);
+    let set = |connection: &mut Connection, key: usize| {
+        connection.send(&["SET", &format!("memory:{key}"), &text, "EX", "100000"]);
     };
     for key in 0..keys {
-        set(&mut talk, key);
+        set(&mut connection, key);
         if key % 16 == 0 {
-            refused = refused.or(answers(world, &mut talk));
+            refused = refused.or(answers(world, &mut connection));
         }
     }
-    refused = refused.or(answers(world, &mut talk));
-    if talk.has_ended || !world.is_up(0) {
+    refused = refused.or(answers(world, &mut connection));
+    if connection.has_ended || !world.is_up(0) {
         return;
     }
     if let Some(refused) = refused {
         world.fail(&format!("without a limit of memory: {refused}"));
     }
     let mut replica = world.connect(0);
-    drop(talk);
+    drop(connection);
     alone.be_quiet();
     let world = &mut alone.world;
     let Some(server) = &world.nodes[0].server else { return };
@@ -93,13 +93,13 @@ pub fn overwrite_during_a_snapshot(alone: &mut Alone) {
         }
         _ => _ = world.ask(0, &[begins]),
     }
-    let Some(mut talk) = world.connect(0) else { return };
-    talk.send(&["SELECT", "2"]);
+    let Some(mut connection) = world.connect(0) else { return };
+    connection.send(&["SELECT", "2"]);
     let mut refused = None;
     let rounds = world.random.usize(1..3);
     for turn in 0..rounds * keys {
         let key = world.random.usize(..keys);
-        set(&mut talk, key);
+        set(&mut connection, key);
         world.turn(0);
         if turn % 64 == 0 {
             world.step(MS);
@@ -108,10 +108,10 @@ pub fn overwrite_during_a_snapshot(alone: &mut Alone) {
             world.background(0);
         }
         // Under `appendfsync always` a client is served again when the log is synced.
-        if talk.awaited > UNANSWERED_MAX {
-            refused = refused.or(answers(world, &mut talk));
+        if connection.awaited > UNANSWERED_MAX {
+            refused = refused.or(answers(world, &mut connection));
         } else {
-            refused = refused.or(first_error(&mut talk));
+            refused = refused.or(first_error(&mut connection));
         }
         if let Some(replica) = &mut replica {
             replica.drop_input();
@@ -136,19 +136,19 @@ pub fn evict_while_somebody_listens(alone: &mut Alone) {
     alone.be_quiet();
     alone.may_lack = true;
     let world = &mut alone.world;
-    let Some(mut talk) = world.connect(0) else { return };
+    let Some(mut connection) = world.connect(0) else { return };
     world.ask(0, &["CONFIG", "SET", "maxmemory", "0", "notify-keyspace-events", "Ee"]);
-    talk.send(&["SELECT", "2"]);
+    connection.send(&["SELECT", "2"]);
     let name = "n".repeat(LONG_NAME);
     for key in 0..LONG_NAMES {
-        talk.send(&["SET", &format!("{name}:{key}"), "v", "EX", "100000"]);
+        connection.send(&["SET", &format!("{name}:{key}"), "v", "EX", "100000"]);
         if key % 16 == 0 {
-            answers(world, &mut talk);
+            answers(world, &mut connection);
         }
     }
-    answers(world, &mut talk);
-    let listeners: Vec<Option<Talk>> = (0..3).map(|_| world.connect(0)).collect();
-    let mut listeners: Vec<Talk> = listeners.into_iter().flatten().collect();
+    answers(world, &mut connection);
+    let listeners: Vec<Option<Connection>> = (0..3).map(|_| world.connect(0)).collect();
+    let mut listeners: Vec<Connection> = listeners.into_iter().flatten().collect();
     for listener in &mut listeners {
         listener.send(&["PSUBSCRIBE", "__keyevent@*__:evicted"]);
     }
@@ -180,23 +180,23 @@ pub fn evict_while_somebody_listens(alone: &mut Alone) {
 }
 
 /// Waits until all that was sent is answered. Returns an error among the answers.
-fn answers(world: &mut World, talk: &mut Talk) -> Option<String> {
+fn answers(world: &mut World, connection: &mut Connection) -> Option<String> {
     let mut error = None;
     for turn in 0..1000 {
         match turn {
             0 => world.turn(0),
             _ => world.step(MS),
         }
-        error = error.or(first_error(talk));
-        if talk.awaited == 0 || talk.has_ended || !world.is_up(0) {
+        error = error.or(first_error(connection));
+        if connection.awaited == 0 || connection.has_ended || !world.is_up(0) {
             return error;
         }
     }
-    world.fail(&format!("{} requests are not answered", talk.awaited));
+    world.fail(&format!("{} requests are not answered", connection.awaited));
 }
 
-fn first_error(talk: &mut Talk) -> Option<String> {
-    let replies = talk.take();
+fn first_error(connection: &mut Connection) -> Option<String> {
+    let replies = connection.take();
     replies.iter().find(|reply| matches!(reply, Reply::Error(_))).map(Reply::show)
 }
 

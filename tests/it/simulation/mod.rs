@@ -19,9 +19,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clients::Clients;
+use faults::Faults;
 use kinds::Kinds;
 use lockers::Lockers;
-use mishaps::Mishaps;
 use operator::Operator;
 use world::{MS, Options, World};
 
@@ -30,22 +30,22 @@ use crate::support::Reply;
 mod alone;
 mod clients;
 mod cluster;
+pub mod connection;
+mod faults;
 mod full_disk;
-mod holdings;
 mod kills;
 mod kinds;
 mod large;
 mod ledger;
+mod lock_rules;
 mod lockers;
 mod memory;
-mod mishaps;
-mod naps;
 mod network;
 mod operator;
 mod oracle;
 mod parameters;
+mod pauses;
 mod standstill;
-pub mod talk;
 mod trace;
 mod world;
 
@@ -66,7 +66,7 @@ fn run(options: Options) -> Outcome {
     let mut world = World::new(options);
     let mut clients = Clients::new(world.options.seed, world.kinds);
     let mut operator = Operator::default();
-    let mut mishaps = Mishaps::default();
+    let mut faults = Faults::default();
     let mut lockers = Lockers::new(clients::CHECKED, world.kinds.contains(Kinds::MEMORY));
     let mut primary = operator.primary;
     for _ in 0..rounds {
@@ -77,7 +77,7 @@ fn run(options: Options) -> Outcome {
                 clients.act(&mut world, operator.primary, false);
                 lock(&mut world, &mut lockers, operator.primary, false);
                 operator.act(&mut world);
-                mishaps.act(&mut world, &mut operator, &mut clients);
+                faults.act(&mut world, &mut operator, &mut clients);
                 if std::mem::take(&mut operator.is_back) {
                     clients.check_answered(&mut world, operator.primary);
                 }
@@ -89,7 +89,7 @@ fn run(options: Options) -> Outcome {
             }
             operator.harm(&mut world);
         }
-        mishaps.end(&mut world);
+        faults.end(&mut world);
         operator.make_quiet(&mut world, |world, primary| {
             world.step(20 * MS);
             clients.act(world, primary, true);
@@ -101,7 +101,7 @@ fn run(options: Options) -> Outcome {
         // Comparing servers whose clocks were set takes all deadlines away.
         lockers.clear(&mut world, operator.primary);
         clients.check_registers(&mut world, operator.primary);
-        mishaps.compare(&mut world, operator.primary);
+        faults.compare(&mut world, operator.primary);
     }
     let Clients { waits_for_all, waits_later, reads, writes, .. } = clients;
     world.tell_longest();

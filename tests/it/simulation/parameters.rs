@@ -148,14 +148,14 @@ impl Changed {
         self.note(world, node, name);
         let set = ["CONFIG", "SET", name, &value];
         if in_transaction {
-            let Some(mut talk) = world.connect(node) else { return };
+            let Some(mut connection) = world.connect(node) else { return };
             for words in [&["MULTI"][..], &["INCR", "beside"], &set, &["INCR", "beside"], &["EXEC"]]
             {
-                talk.send(words);
+                connection.send(words);
             }
             world.trace.note(|| format!("transaction of {set:?} on {node}"));
             world.turn(node);
-            let replies = talk.take();
+            let replies = connection.take();
             world.trace.note(|| format!("{:?}", replies.last().map(|reply| reply.show())));
         } else {
             let told = world.show(node, &set);

@@ -7,9 +7,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use latchkey::sys::disk::model::{Call, Fault};
 
+use super::connection::Connection;
 use super::kinds::Kinds;
 use super::options;
-use super::talk::Talk;
 use super::world::{MS, World};
 use crate::support::Reply;
 
@@ -61,6 +61,42 @@ const GIFTS: &[Row] = &[
         before: &[(0, "ZADD d SOON x SOON y"), (1, "BZMOVEDUE d l 0 COUNT 9 UNIT MS")],
         waits: Some(1),
         after: ("LLEN l", "(integer) 2"),
+        ..ROW
+    },
+    Row {
+        what: "a due member that moves to a stream",
+        before: &[
+            (0, "XGROUP CREATE x g 0 MKSTREAM"),
+            (0, "ZADD d SOON y"),
+            (1, "XREADGROUP GROUP g w BLOCK 0 DUE d UNIT MS STREAMS x >"),
+        ],
+        waits: Some(1),
+        after: ("EXISTS d", "(integer) 0"),
+        ..ROW
+    },
+    Row {
+        what: "an entry whose lease ends",
+        before: &[
+            (0, "XADD x 1-1 f v"),
+            (0, "XGROUP CREATE x g 0"),
+            (0, "XREADGROUP GROUP g v STREAMS x >"),
+            (1, "XREADGROUP GROUP g w BLOCK 0 CLAIM 1000 STREAMS x >"),
+        ],
+        waits: Some(1),
+        after: ("XGUARD x g w 1-1", "(integer) 1"),
+        ..ROW
+    },
+    Row {
+        what: "an entry whose pause ends",
+        before: &[
+            (0, "XADD x 1-1 f v"),
+            (0, "XGROUP CREATE x g 0"),
+            (0, "XREADGROUP GROUP g v STREAMS x >"),
+            (0, "XNACK x g FAIL IDS 1 1-1 DELAY 1000"),
+            (1, "XREADGROUP GROUP g w BLOCK 0 CLAIM 90000 STREAMS x >"),
+        ],
+        waits: Some(1),
+        after: ("XGUARD x g w 1-1", "(integer) 1"),
         ..ROW
     },
     Row {
@@ -179,6 +215,17 @@ const ENDS: &[Row] = &[
         ..ROW
     },
     Row {
+        what: "an entry that is buried",
+        before: &[
+            (0, "XADD x 1-1 f v"),
+            (0, "XGROUP CREATE x g 0"),
+            (0, "XREADGROUP GROUP g v STREAMS x >"),
+            (1, "XREADGROUP GROUP g w BLOCK 0 CLAIM 1000 MAXDELIVERIES 1 DEADLETTER d STREAMS x >"),
+        ],
+        after: ("XLEN d", "(integer) 1"),
+        ..ROW
+    },
+    Row {
         what: "a key's deadline",
         before: &[(0, "SET k v PX 1000")],
         after: ("DBSIZE", "(integer) 0"),
@@ -246,7 +293,7 @@ struct Case<'a> {
     row: &'a Row,
     obstacle: Obstacle,
     world: World,
-    clients: Vec<Option<Talk>>,
+    clients: Vec<Option<Connection>>,
     replies: Vec<usize>,
 }
 
@@ -268,7 +315,7 @@ impl<'a> Case<'a> {
 
     /// Takes the replies that are there.
     fn take(&mut self, client: usize) -> Vec<Reply> {
-        let told = self.clients[client].as_mut().map(Talk::take).unwrap_or_default();
+        let told = self.clients[client].as_mut().map(Connection::take).unwrap_or_default();
         self.replies[client] += told.len();
         told
     }

@@ -15,10 +15,10 @@ use latchkey::sys::log::{Level, Logger};
 use latchkey::sys::process::Ended;
 use latchkey::sys::random;
 
+use super::connection::Connection;
 use super::kinds::Kinds;
-use super::naps;
 use super::network::{self, BUS_PORT, PORT, Wires};
-use super::talk::Talk;
+use super::pauses;
 use super::trace::Trace;
 use crate::support::{Reply, START};
 
@@ -73,7 +73,7 @@ pub struct Node {
     busy_until_us: i64,
     /// How often somebody has set its wall clock.
     pub steps: u32,
-    inspector: Option<Talk>,
+    inspector: Option<Connection>,
 }
 
 pub struct World {
@@ -169,7 +169,7 @@ impl World {
         let nodes = places.into_iter().map(|(disk, lines)| {
             let clock = ManualClock::new(START);
             clock.set_tick_us(tick_us);
-            clock.call_for_sleep(naps::sleep);
+            clock.call_for_sleep(pauses::sleep);
             Node {
                 server: None,
                 clock,
@@ -256,7 +256,7 @@ impl World {
         let (tick_us, now) = (0, Clock::Manual(now).now());
         let clock = ManualClock::new(START);
         clock.set_tick_us(tick_us);
-        clock.call_for_sleep(naps::sleep);
+        clock.call_for_sleep(pauses::sleep);
         clock.advance_us(now.boot_us - clock.boot_us());
         clock.step_wall_us(now.wall_us - Clock::Manual(clock.clone()).now().wall_us);
         let mut all = self.nodes[node].lines.clone();
@@ -455,7 +455,7 @@ impl World {
         let turn = AssertUnwindSafe(|| server.turn_now().expect("a turn ends in order"));
         let turned = if is_shared {
             self.asleep = Some(node);
-            let turned = naps::share(self, || catch_unwind(turn));
+            let turned = pauses::share(self, || catch_unwind(turn));
             self.asleep = None;
             turned
         } else {
@@ -491,14 +491,14 @@ impl World {
     // ---- clients --------------------------------------------------------------------------------
 
     /// A client of a server that runs.
-    pub fn connect(&mut self, node: usize) -> Option<Talk> {
+    pub fn connect(&mut self, node: usize) -> Option<Connection> {
         let Node { server, life, .. } = &mut self.nodes[node];
         let server = server.as_mut()?;
         let (ours, theirs) = network::pair().expect("a pair of sockets");
         let local = Address::Tcp(network::address(node));
         let peer = Address::Tcp(([10, 0, 1, 1], 40_000).into());
         server.take_in(theirs.into(), peer, local);
-        Some(Talk::new(node, *life, ours))
+        Some(Connection::new(node, *life, ours))
     }
 
     /// What a server answers, which takes turns as long as that takes. None: it has ended.
@@ -556,9 +556,9 @@ impl World {
 
     /// Sends what nobody waits for.
     pub fn tell(&mut self, node: usize, words: &[&str]) {
-        if let Some(mut talk) = self.connect(node) {
+        if let Some(mut connection) = self.connect(node) {
             self.trace.note(|| format!("tell {node} {words:?}"));
-            talk.send(words);
+            connection.send(words);
             self.turn(node);
         }
     }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::sys::disk::RealDisk;
 use crate::sys::disk::model::{Death, Fault, ModelDisk};
 
 const OLD: &[u8] = b"*1\r\n$4\r\nPING\r\n";
@@ -335,6 +336,36 @@ fn a_folder_that_is_written_to_is_locked_until_it_is_closed() {
 }
 
 #[test]
+fn a_folder_whose_lock_was_removed_is_still_locked() {
+    let disk = ModelDisk::new(1);
+    let mut first = open_locked(&disk, b"a.aof").unwrap();
+    first.open_at_start(BaseFormat::Rdb, |_| Ok(())).unwrap();
+    let is_refused = || {
+        disk.remove(Path::new("/dir/a.aof.lock")).unwrap();
+        let error = open_locked(&disk, b"a.aof").unwrap_err().to_string();
+        assert!(error.contains("/dir/a.aof.manifest locked"), "{error}");
+    };
+    is_refused();
+    // So it is by each later manifest, and by one that was there at the start.
+    first.next_increment().unwrap();
+    is_refused();
+    let mut failed = 0;
+    for number in 1..20 {
+        disk.fail_at(disk.operations() + number, Fault::Error(libc::EIO));
+        failed += usize::from(first.next_increment().is_err());
+        disk.heal();
+        is_refused();
+    }
+    assert!(failed > 5, "{failed}");
+    drop(first);
+    let mut next = open_locked(&disk, b"a.aof").unwrap();
+    is_refused();
+    next.open_at_start(BaseFormat::Rdb, |_| Ok(())).unwrap();
+    is_refused();
+    assert!(next.is_complete());
+}
+
+#[test]
 fn a_folder_that_was_removed_is_locked_again() {
     let disk = ModelDisk::new(1);
     let mut first = open_locked(&disk, b"a.aof").unwrap();
@@ -347,6 +378,7 @@ fn a_folder_that_was_removed_is_locked_again() {
     assert!(open_locked(&disk, b"a.aof").is_err());
     // Another server was faster.
     remove_lock();
+    disk.remove(&first.manifest_path()).unwrap();
     let other = open_locked(&disk, b"a.aof").unwrap();
     assert!(first.next_increment().unwrap_err().to_string().contains("Another server"));
     drop(other);
@@ -408,4 +440,139 @@ fn a_folder_that_was_moved_is_not_started_in_and_may_be_moved_back_to() {
     drop(old);
     open_in(&disk, "/").check_not_moved().unwrap();
     assert!(disk.size(Path::new("/dir/a.aof.moved")).is_err());
+}
+
+/// How another manifest is put into place: of another text, the same one in another file, or
+/// another text in the same file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Foreign {
+    Other,
+    Same,
+    InPlace,
+}
+
+/// A folder with a base and an increment, after whose start another manifest is put into place.
+fn with_foreign_manifest(disk: &ModelDisk, how: Foreign) -> (AofFolder, Vec<u8>) {
+    let mut folder = open_locked(disk, b"a.aof").unwrap();
+    folder.open_at_start(BaseFormat::Rdb, |_| Ok(())).unwrap();
+    assert!(folder.is_complete());
+    let other = b"file a.aof.1.base.rdb seq 1 type b\nfile a.aof.7.incr.aof seq 7 type i\n";
+    let text = if how == Foreign::Same { folder.manifest().text() } else { other.to_vec() };
+    if how == Foreign::InPlace {
+        let file = disk.create(&folder.manifest_path()).unwrap();
+        crate::sys::disk::write_all(&*file, &text).unwrap();
+    } else {
+        disk.put(Path::new("/dir/put"), &text);
+        disk.rename(Path::new("/dir/put"), &folder.manifest_path()).unwrap();
+    }
+    assert!(!folder.is_complete());
+    (folder, text)
+}
+
+#[test]
+fn a_manifest_that_somebody_else_has_put_into_place_is_left_alone_with_its_files() {
+    for how in [Foreign::Other, Foreign::Same, Foreign::InPlace] {
+        let disk = ModelDisk::new(1);
+        let (mut folder, text) = with_foreign_manifest(&disk, how);
+        let before = disk.list(Path::new("/dir")).unwrap().len();
+        let is_refused = |result: Result<(), FolderError>| {
+            let text = result.unwrap_err().to_string();
+            assert!(text.contains("was replaced by another one"), "{text}");
+        };
+        is_refused(folder.next_increment().map(|_| ()));
+        is_refused(folder.increment_aside().map(|_| ()));
+        let written = folder.path_of(b"temp");
+        disk.put(&written, b"REDIS");
+        is_refused(folder.finish_rewrite(&written, BaseFormat::Rdb, 9).map(|_| ()));
+        disk.remove(&written).unwrap();
+        assert_eq!(disk.list(Path::new("/dir")).unwrap().len(), before);
+        assert_eq!(disk.bytes(&folder.manifest_path()).unwrap(), text);
+        // Once it is away, this server's data is written.
+        disk.remove(&folder.manifest_path()).unwrap();
+        let next = folder.next_increment().unwrap();
+        disk.put(&written, b"REDIS");
+        folder.finish_rewrite(&written, BaseFormat::Rdb, next.seq).unwrap();
+        // Files of the same name may be those of the other manifest.
+        assert!(folder.manifest().history().is_empty() && folder.is_complete());
+        assert!(disk.size(Path::new("/dir/a.aof.1.base.rdb")).is_ok());
+    }
+}
+
+#[test]
+fn a_manifest_or_a_base_that_is_gone_is_noticed() {
+    for name in ["/dir/a.aof.manifest", "/dir/a.aof.1.base.rdb"] {
+        let disk = ModelDisk::new(1);
+        let mut folder = open_locked(&disk, b"a.aof").unwrap();
+        folder.open_at_start(BaseFormat::Rdb, |_| Ok(())).unwrap();
+        assert!(folder.is_complete());
+        disk.remove(Path::new(name)).unwrap();
+        assert!(!folder.is_complete(), "{name}");
+    }
+}
+
+#[test]
+fn a_file_that_was_cut_is_noticed() {
+    let disk = ModelDisk::new(1);
+    let mut folder = open_locked(&disk, b"a.aof").unwrap();
+    let base = |file: &dyn DiskFile| crate::sys::disk::write_all(file, b"REDIS");
+    let first = folder.open_at_start(BaseFormat::Rdb, base).unwrap();
+    crate::sys::disk::write_all(&*first.file, OLD).unwrap();
+    folder.next_increment().unwrap();
+    for name in ["a.aof.manifest", "a.aof.1.base.rdb", "a.aof.1.incr.aof"] {
+        assert!(folder.is_complete(), "{name}");
+        let path = Path::new("/dir").join(name);
+        let whole = disk.bytes(&path).unwrap();
+        let file = disk.open_append(&path).unwrap();
+        file.set_len(whole.len() as u64 - 1).unwrap();
+        assert!(!folder.is_complete(), "{name}");
+        file.set_len(0).unwrap();
+        assert!(!folder.is_complete(), "{name}");
+        crate::sys::disk::write_all(&*file, &whole).unwrap();
+    }
+    // A start that was begun with these files knows them too.
+    drop(folder);
+    let mut folder = open_locked(&disk, b"a.aof").unwrap();
+    folder.open_at_start(BaseFormat::Rdb, |_| Ok(())).unwrap();
+    disk.open_append(Path::new("/dir/a.aof.1.base.rdb")).unwrap().set_len(0).unwrap();
+    assert!(!folder.is_complete());
+}
+
+#[test]
+fn later_files_with_data_that_the_manifest_does_not_name_are_told() {
+    let disk = ModelDisk::new(1);
+    let mut folder = open_locked(&disk, b"a.aof").unwrap();
+    folder.open_at_start(BaseFormat::Rdb, |_| Ok(())).unwrap();
+    assert_eq!(folder.unlisted(), [""; 0]);
+    disk.put(Path::new("/dir/a.aof.2.incr.aof"), OLD);
+    disk.put(Path::new("/dir/a.aof.3.incr.aof"), b"");
+    disk.put(Path::new("/dir/b.aof.2.incr.aof"), OLD);
+    assert_eq!(folder.unlisted(), ["a.aof.2.incr.aof"]);
+    let huge = "a.aof.99999999999999999999.base.rdb";
+    disk.put(&Path::new("/dir").join(huge), OLD);
+    assert_eq!(folder.unlisted(), ["a.aof.2.incr.aof", huge]);
+}
+
+#[test]
+fn a_manifest_that_is_overwritten_in_place_is_noticed_on_a_real_disk() {
+    let scratch = tempfile::tempdir().unwrap();
+    let open = || AofFolder::open_locked(Arc::new(RealDisk), scratch.path(), b"dir", b"a.aof");
+    for round in ["the first start", "the second start"] {
+        let mut folder = open().unwrap();
+        folder.open_at_start(BaseFormat::Rdb, |_| Ok(())).unwrap();
+        let path = folder.manifest_path();
+        let text = std::fs::read(&path).unwrap();
+        let mut other = text.clone();
+        other[text.len() - 3] ^= 1;
+        let longer = [&text[..], b"#"].concat();
+        for bytes in [&other[..], &longer, &text[1..], b""] {
+            assert!(folder.is_complete(), "{round}");
+            std::fs::write(&path, bytes).unwrap();
+            assert!(!folder.is_complete(), "{round}, {} bytes", bytes.len());
+            std::fs::write(&path, &text).unwrap();
+        }
+        // A file with the same text is another one.
+        std::fs::rename(&path, scratch.path().join("away")).unwrap();
+        std::fs::write(&path, &text).unwrap();
+        assert!(!folder.is_complete(), "{round}");
+    }
 }

@@ -52,8 +52,8 @@ impl AppendLog {
         if let Some(failed) = &successor.shared.lock().failed {
             return Err(failed.text.clone());
         }
-        if !current.file.has_name(&current.path) {
-            return Err(format!("{} was removed or replaced", current.path.display()));
+        if !successor.current_sync(false).is_whole() {
+            return Err(format!("{} was removed, replaced or cut", current.path.display()));
         }
         successor.shared.synced.fetch_max(successor.written.0, Ordering::Release);
         Ok(())

@@ -253,6 +253,39 @@ fn an_error_of_a_sync_stays_until_a_rewrite_has_replaced_the_file() {
 }
 
 #[test]
+fn a_file_that_somebody_cuts_is_noticed_and_replaced() {
+    for policy in [AppendFsync::Always, AppendFsync::EverySecond] {
+        let mut rig = Rig::new(policy);
+        rig.append();
+        rig.after_ms(2000);
+        assert!(rig.step());
+        let synced = rig.log.synced();
+        rig.disk.open_append(Path::new("/aof/a.1.incr.aof")).unwrap().set_len(5).unwrap();
+        rig.append();
+        rig.after_ms(2000);
+        rig.step();
+        rig.write().unwrap();
+        assert!(rig.log.is_nameless());
+        assert!(
+            rig.log.disk_error().unwrap().contains("a.1.incr.aof was removed, replaced or cut")
+        );
+        assert_eq!(rig.log.synced(), synced, "nothing more is claimed");
+        assert!(rig.notices().iter().any(|line| line.contains("would be lost")));
+        let now = rig.now();
+        rig.log.begin_switch(now).unwrap();
+        assert!(rig.step());
+        let offset = rig.append();
+        rig.write().unwrap();
+        assert_eq!(rig.log.take_switch_result(), Some(Ok(2)));
+        rig.log.rewrite_finished(0);
+        assert_eq!(rig.log.disk_error(), None);
+        rig.after_ms(2000);
+        rig.step();
+        assert_eq!(rig.log.synced(), offset);
+    }
+}
+
+#[test]
 fn always_is_not_begun_behind_a_failed_sync() {
     let mut rig = Rig::new(AppendFsync::EverySecond);
     assert!(rig.log.allows(AppendFsync::Always));

@@ -51,13 +51,13 @@ fn limits() -> Limits {
 /// The commands written for the values of an RDB file.
 fn rewritten(file: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
-    let mut writer = CommandWriter::new(&mut out, None);
+    let mut writer = CommandWriter::new(&mut out, None, LeaseTimes::default(), true);
     let mut parser = Parser::new(file, true);
     let limits = limits();
     loop {
         match parser.next_event().unwrap() {
             Event::SelectDb(db) => writer.select_db(db).unwrap(),
-            Event::Function(text) => writer.function(&text).unwrap(),
+            Event::Function(text) => writer.load([b"FUNCTION", b"LOAD", &text]).unwrap(),
             Event::Entry(raw) => {
                 let decoder = Decoder { limits: &limits, now: NOW, version: raw.version };
                 let stored = decoder.value(raw.value_type, raw.value, raw.offset).unwrap();
@@ -97,7 +97,7 @@ fn commands_are_those_that_redis_writes() {
 fn no_command_is_too_long_to_be_read() {
     let long = |fill: char, len: usize| fill.to_string().repeat(len);
     let mut out = Vec::new();
-    let mut commands = Commands(Output::new(&mut out));
+    let mut commands = Commands(Output::new(&mut out), LeaseTimes::default());
     // Each element is a third of what a command may have.
     let element = long('e', COMMAND_BYTES_MAX / 3);
     let mut grouped = Grouped::new(&mut commands, "RPUSH", b"l", 7, 1, Longest(element.len()));

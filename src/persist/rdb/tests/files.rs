@@ -345,7 +345,7 @@ fn moves_of_slots_in_files_of_valkey_are_read() {
         assert!(error.to_string().contains("ranges of slots"), "{error}");
     }
     let error = records(b"VALKEY080\xf3\x03abc\x01\x03\x05\xff", 7).1.expect("a fault");
-    assert!(error.to_string().contains("the name of a move"), "{error}");
+    assert!(error.to_string().contains("the name of a slot migration"), "{error}");
 }
 
 #[test]

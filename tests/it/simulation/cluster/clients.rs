@@ -1,11 +1,11 @@
 //! The clients of a cluster: each sends a request to the node that it takes for the owner of its
 //! key, follows MOVED and ASK, tries again what was refused, and gives up what is not answered.
 
+use super::super::connection::Connection;
 use super::super::network;
-use super::super::talk::Talk;
 use super::super::world::{MS, SECOND};
-use super::holdings::Holdings;
-use super::house::{House, node_of, text};
+use super::lock_holders::Holdings;
+use super::nodes::{Cluster, node_of, text};
 use crate::support::Reply;
 
 /// Counters with each hash tag; two further ones always change together.
@@ -100,7 +100,7 @@ struct Actor {
     kind: Kind,
     request: Option<Request>,
     /// The request's connection, while it is under way.
-    talk: Option<Talk>,
+    connection: Option<Connection>,
     is_sent: bool,
     sent_us: i64,
     /// Where the next attempt goes by ASK.
@@ -130,13 +130,13 @@ fn counter_of(tag: usize, number: usize) -> usize {
     tag * (COUNTERS + 1) + number
 }
 
-fn key_of(house: &House, counter: usize) -> String {
+fn key_of(cluster: &Cluster, counter: usize) -> String {
     let (tag, number) = (counter / (COUNTERS + 1), counter % (COUNTERS + 1));
-    format!("{{{}}}:{number}", house.tags[tag].name)
+    format!("{{{}}}:{number}", cluster.tags[tag].name)
 }
 
 impl Clients {
-    pub fn new(house: &House) -> Self {
+    pub fn new(cluster: &Cluster) -> Self {
         let kinds = [
             (Kind::Writer, WRITERS),
             (Kind::PairWriter, PAIR_WRITERS),
@@ -148,7 +148,7 @@ impl Clients {
             kinds.into_iter().flat_map(|(kind, count)| vec![kind; count]).map(|kind| Actor {
                 kind,
                 request: None,
-                talk: None,
+                connection: None,
                 is_sent: false,
                 sent_us: 0,
                 asked_to: None,
@@ -157,9 +157,9 @@ impl Clients {
             });
         Clients {
             actors: actors.collect(),
-            counters: vec![Counter::default(); counter_of(house.tags.len(), 0)],
+            counters: vec![Counter::default(); counter_of(cluster.tags.len(), 0)],
             holdings: Holdings::default(),
-            map: house.tags.iter().map(|tag| tag.home).collect(),
+            map: cluster.tags.iter().map(|tag| tag.home).collect(),
             owners: 0,
             writes: 0,
             waits: 0,
@@ -185,8 +185,8 @@ impl Clients {
     }
 
     /// What a shard's nodes have acknowledged may be lost.
-    pub fn forget_promises(&mut self, house: &House, shard: usize) {
-        for (tag, it) in house.tags.iter().enumerate() {
+    pub fn forget_promises(&mut self, cluster: &Cluster, shard: usize) {
+        for (tag, it) in cluster.tags.iter().enumerate() {
             if it.home == shard || it.is_moving {
                 self.forget_promises_of(tag);
             }
@@ -200,17 +200,17 @@ impl Clients {
     }
 
     /// Takes replies, and sends more. Who `rests` only ends what he has begun.
-    pub fn act(&mut self, house: &mut House, rests: bool) {
+    pub fn act(&mut self, cluster: &mut Cluster, rests: bool) {
         for index in 0..self.actors.len() {
             if self.actors[index].is_sent {
-                self.take(house, index);
+                self.take(cluster, index);
             }
             let actor = &self.actors[index];
-            if !actor.is_sent && house.world.now_us >= actor.next_us {
+            if !actor.is_sent && cluster.world.now_us >= actor.next_us {
                 if actor.request.is_none() {
-                    self.begin(house, index, rests);
+                    self.begin(cluster, index, rests);
                 }
-                self.send(house, index);
+                self.send(cluster, index);
             }
         }
     }
@@ -218,9 +218,9 @@ impl Clients {
     // ---- requests -------------------------------------------------------------------------------
 
     /// Decides what a client wants next.
-    fn begin(&mut self, house: &mut House, index: usize, rests: bool) {
-        let random = &mut house.world.random;
-        let now_us = house.world.now_us;
+    fn begin(&mut self, cluster: &mut Cluster, index: usize, rests: bool) {
+        let random = &mut cluster.world.random;
+        let now_us = cluster.world.now_us;
         let kind = self.actors[index].kind;
         if let Some(held) = self.actors[index].held.clone() {
             if now_us < held.leave_us && !rests {
@@ -241,12 +241,12 @@ impl Clients {
         if rests {
             return;
         }
-        let tag = random.usize(..house.tags.len());
-        let name = house.tags[tag].name;
+        let tag = random.usize(..cluster.tags.len());
+        let name = cluster.tags[tag].name;
         let request = match kind {
             Kind::Writer => {
                 let counter = counter_of(tag, random.usize(..COUNTERS));
-                let words = vec!["INCR".into(), key_of(house, counter)];
+                let words = vec!["INCR".into(), key_of(cluster, counter)];
                 self.counters[counter].sent += 1;
                 Request { tag, words, goal: Goal::Add { counter, floor: 0 } }
             }
@@ -264,7 +264,7 @@ impl Clients {
             }
             Kind::StringLocker | Kind::Locker => {
                 let tag = random.usize(..LOCKED_TAGS);
-                let name = house.tags[tag].name;
+                let name = cluster.tags[tag].name;
                 self.owners += 1;
                 let owner = format!("owner-{}", self.owners);
                 let lease = LEASE_MS.to_string();
@@ -289,27 +289,30 @@ impl Clients {
         self.actors[index].request = Some(request);
     }
 
-    fn send(&mut self, house: &mut House, index: usize) {
+    fn send(&mut self, cluster: &mut Cluster, index: usize) {
         let actor = &mut self.actors[index];
         let Some(request) = &mut actor.request else { return };
-        let now_us = house.world.now_us;
+        let now_us = cluster.world.now_us;
         if !matches!(request.goal, Goal::Wait { .. }) {
             let node = actor.asked_to.unwrap_or(self.map[request.tag]);
-            let is_there = actor.talk.as_ref().is_some_and(|talk| {
-                talk.node == node && talk.life == house.world.nodes[node].life && !talk.has_ended
+            let is_there = actor.connection.as_ref().is_some_and(|connection| {
+                connection.node == node
+                    && connection.life == cluster.world.nodes[node].life
+                    && !connection.has_ended
             });
             if !is_there {
-                actor.talk = house.world.connect(node);
+                actor.connection = cluster.world.connect(node);
             }
         }
-        let Some(talk) = actor.talk.as_mut().filter(|talk| !talk.has_ended) else {
+        let Some(connection) = actor.connection.as_mut().filter(|connection| !connection.has_ended)
+        else {
             // A node that is gone: another one knows.
             if matches!(request.goal, Goal::Wait { .. }) {
                 actor.request = None;
                 return;
             }
             actor.asked_to = None;
-            self.map[request.tag] = house.world.random.usize(..house.nodes);
+            self.map[request.tag] = cluster.world.random.usize(..cluster.nodes);
             actor.next_us = now_us + 20 * MS;
             return;
         };
@@ -318,67 +321,70 @@ impl Clients {
             | Goal::AddToBoth { counter, floor }
             | Goal::ReadBoth { counter, floor } => {
                 let Counter { answered, promised, .. } = self.counters[*counter];
-                *floor = if house.is_restless { promised } else { answered };
+                *floor = if cluster.is_restless { promised } else { answered };
             }
             _ => {}
         }
         if actor.asked_to.take().is_some() {
-            talk.send(&["ASKING"]);
+            connection.send(&["ASKING"]);
         }
-        talk.send(&request.words);
+        connection.send(&request.words);
         let words = &request.words;
-        house.world.trace.note(|| format!("client {index} to {} {}", talk.node, words.join(" ")));
+        cluster
+            .world
+            .trace
+            .note(|| format!("client {index} to {} {}", connection.node, words.join(" ")));
         (actor.is_sent, actor.sent_us) = (true, now_us);
     }
 
     // ---- replies --------------------------------------------------------------------------------
 
-    fn take(&mut self, house: &mut House, index: usize) {
-        let now_us = house.world.now_us;
+    fn take(&mut self, cluster: &mut Cluster, index: usize) {
+        let now_us = cluster.world.now_us;
         let actor = &mut self.actors[index];
-        let Some(talk) = &mut actor.talk else { return };
-        let node = talk.node;
-        let last = talk.take().pop().filter(|_| talk.awaited == 0);
-        let has_ended = talk.has_ended;
+        let Some(connection) = &mut actor.connection else { return };
+        let node = connection.node;
+        let last = connection.take().pop().filter(|_| connection.awaited == 0);
+        let has_ended = connection.has_ended;
         let Some(reply) = last else {
             if has_ended || now_us > actor.sent_us + PATIENCE_US {
                 // It was carried out or not.
                 self.unknown += 1;
                 let tag = actor.request.take().map(|request| request.tag);
-                (actor.talk, actor.is_sent, actor.held) = (None, false, None);
+                (actor.connection, actor.is_sent, actor.held) = (None, false, None);
                 if let Some(tag) = tag {
-                    self.map[tag] = house.world.random.usize(..house.nodes);
+                    self.map[tag] = cluster.world.random.usize(..cluster.nodes);
                 }
             }
             return;
         };
         actor.is_sent = false;
         let Some(request) = actor.request.take() else { return };
-        house
+        cluster
             .world
             .trace
             .note(|| format!("client {index} {node} {} {}", request.words.join(" "), reply.show()));
         if let Reply::Error(error) = &reply {
             let error = String::from_utf8_lossy(error).into_owned();
-            self.follow(house, index, request, &error);
+            self.follow(cluster, index, request, &error);
             return;
         }
-        self.conclude(house, index, request, &reply);
+        self.conclude(cluster, index, request, &reply);
     }
 
     /// Goes where an error says, or tries again later.
-    fn follow(&mut self, house: &mut House, index: usize, request: Request, error: &str) {
-        let now_us = house.world.now_us;
+    fn follow(&mut self, cluster: &mut Cluster, index: usize, request: Request, error: &str) {
+        let now_us = cluster.world.now_us;
         let actor = &mut self.actors[index];
         let mut words = error.split([' ', ':']);
         let kind = words.next().unwrap_or_default();
-        let target = words.nth(1).and_then(|ip| node_of(ip, house.nodes));
+        let target = words.nth(1).and_then(|ip| node_of(ip, cluster.nodes));
         match (kind, target) {
             ("MOVED", Some(target)) => {
                 self.moved += 1;
                 self.map[request.tag] = target;
                 // Two nodes may point at each other for a while.
-                actor.next_us = now_us + house.world.random.i64(0..10) * MS;
+                actor.next_us = now_us + cluster.world.random.i64(0..10) * MS;
             }
             ("ASK", Some(target)) => {
                 self.asked += 1;
@@ -387,24 +393,24 @@ impl Clients {
             ("TRYAGAIN" | "CLUSTERDOWN" | "LOADING" | "UNBLOCKED", _) => {
                 self.tries_again += 1;
                 if kind != "TRYAGAIN" {
-                    self.map[request.tag] = house.world.random.usize(..house.nodes);
+                    self.map[request.tag] = cluster.world.random.usize(..cluster.nodes);
                 }
                 actor.next_us = now_us + 50 * MS;
             }
             _ if matches!(request.goal, Goal::Wait { .. }) => return,
             _ => {
                 let words = request.words.join(" ");
-                house.world.fail(&format!("client {index}, {words}: {error}"));
+                cluster.world.fail(&format!("client {index}, {words}: {error}"));
             }
         }
         self.actors[index].request = Some(request);
     }
 
-    fn conclude(&mut self, house: &mut House, index: usize, request: Request, reply: &Reply) {
-        let now_us = house.world.now_us;
+    fn conclude(&mut self, cluster: &mut Cluster, index: usize, request: Request, reply: &Reply) {
+        let now_us = cluster.world.now_us;
         // A target that crashes right after it has taken slots leaves a part of them at its replica.
-        let may_be_half = house.is_restless && house.has_failed_over;
-        let world = &house.world;
+        let may_be_half = cluster.is_restless && cluster.has_failed_over;
+        let world = &cluster.world;
         let words = || request.words.join(" ");
         let actor = &mut self.actors[index];
         match request.goal {
@@ -413,10 +419,10 @@ impl Clients {
                     world.fail(&format!("{}: {}", words(), reply.show()))
                 };
                 self.writes += 1;
-                self.note(house, counter, floor, value);
-                if house.world.random.u32(..4) == 0 {
-                    let tag = &house.tags[request.tag];
-                    let replicas = house.shards[tag.home].len() - 1;
+                self.note(cluster, counter, floor, value);
+                if cluster.world.random.u32(..4) == 0 {
+                    let tag = &cluster.tags[request.tag];
+                    let replicas = cluster.shards[tag.home].len() - 1;
                     let goal = Goal::Wait { counter, value, changes: tag.changes };
                     let words = ["WAIT".into(), replicas.to_string(), "1000".into()];
                     let words = words.to_vec();
@@ -436,7 +442,7 @@ impl Clients {
                     world.fail(&format!("{}: half of it is there: {one} and {other}", words()));
                 }
                 self.writes += 1;
-                self.note(house, counter, floor, one);
+                self.note(cluster, counter, floor, one);
             }
             Goal::ReadBoth { floor, .. } => {
                 let Reply::Array(values) = reply else {
@@ -444,7 +450,7 @@ impl Clients {
                 };
                 let value: i64 = text(&values[0]).parse().unwrap_or(0);
                 // Another node may still answer reads of one that has been cut off.
-                if value < floor && !house.is_restless {
+                if value < floor && !cluster.is_restless {
                     world.fail(&format!("{}: {floor} was acknowledged: {}", words(), reply.show()));
                 }
                 self.reads += 1;
@@ -456,11 +462,11 @@ impl Clients {
                 let Reply::Integer(count) = *reply else {
                     world.fail(&format!("{}: {}", words(), reply.show()))
                 };
-                let tag = &house.tags[request.tag];
-                let replicas = house.shards[tag.home].len() - 1;
+                let tag = &cluster.tags[request.tag];
+                let replicas = cluster.shards[tag.home].len() - 1;
                 // A slot that moves may be at a node whose replicas have less.
-                let is_meant = actor.talk.as_ref().is_some_and(|talk| {
-                    house.shards[tag.home].contains(&talk.node)
+                let is_meant = actor.connection.as_ref().is_some_and(|connection| {
+                    cluster.shards[tag.home].contains(&connection.node)
                         && tag.changes == changes
                         && !tag.is_moving
                 });
@@ -476,7 +482,7 @@ impl Clients {
                     told => *told == Reply::Simple(b"OK".to_vec()),
                 };
                 if !is_granted {
-                    actor.next_us = now_us + house.world.random.i64(20..400) * MS;
+                    actor.next_us = now_us + cluster.world.random.i64(20..400) * MS;
                     return;
                 }
                 let until_us = actor.sent_us + LEASE_MS * MS - MARGIN_US;
@@ -486,34 +492,34 @@ impl Clients {
                 }
                 let granted = self.holdings.grant(&key, &owner, (now_us, until_us));
                 if let Err(why) = granted
-                    && !house.is_restless
+                    && !cluster.is_restless
                 {
                     world.fail(&why);
                 }
-                let leave_us = now_us + house.world.random.i64(0..1500) * MS;
+                let leave_us = now_us + cluster.world.random.i64(0..1500) * MS;
                 let tag = request.tag;
                 actor.held = Some(Held { tag, key, owner, until_us, leave_us });
             }
             Goal::Release => {
                 let Some(held) = actor.held.take() else { return };
                 let is_done = matches!(reply, Reply::Integer(0..));
-                if !is_done && now_us < held.until_us && !house.is_restless {
+                if !is_done && now_us < held.until_us && !cluster.is_restless {
                     world.fail(&format!("{}: the lock is lost: {}", words(), reply.show()));
                 }
-                actor.next_us = now_us + house.world.random.i64(0..200) * MS;
+                actor.next_us = now_us + cluster.world.random.i64(0..200) * MS;
             }
         }
     }
 
     /// Judges the value of a counter after an increment.
-    fn note(&mut self, house: &House, counter: usize, floor: i64, value: i64) {
+    fn note(&mut self, cluster: &Cluster, counter: usize, floor: i64, value: i64) {
         let it = &mut self.counters[counter];
-        let key = key_of(house, counter);
+        let key = key_of(cluster, counter);
         if value <= floor {
-            house.world.fail(&format!("{key}: {floor} was acknowledged, and then comes {value}"));
+            cluster.world.fail(&format!("{key}: {floor} was acknowledged, and then comes {value}"));
         }
         if value > it.sent {
-            house.world.fail(&format!("{key}: {value} after {} increments", it.sent));
+            cluster.world.fail(&format!("{key}: {value} after {} increments", it.sent));
         }
         it.answered = it.answered.max(value);
     }
@@ -521,24 +527,24 @@ impl Clients {
     // ---- what must hold at rest -----------------------------------------------------------------
 
     /// What was acknowledged is there. To be called when all nodes agree and nothing is under way.
-    pub fn check_all(&mut self, house: &mut House) {
+    pub fn check_all(&mut self, cluster: &mut Cluster) {
         for counter in 0..self.counters.len() {
             let Counter { sent, answered, promised } = self.counters[counter];
             let (tag, number) = (counter / (COUNTERS + 1), counter % (COUNTERS + 1));
-            let Some(primary) = house.owner(0, house.tags[tag].slot) else { continue };
+            let Some(primary) = cluster.owner(0, cluster.tags[tag].slot) else { continue };
             let key = match number {
-                COUNTERS => format!("{{{}}}:q", house.tags[tag].name),
-                _ => key_of(house, counter),
+                COUNTERS => format!("{{{}}}:q", cluster.tags[tag].name),
+                _ => key_of(cluster, counter),
             };
-            let shown = house.world.show(primary, &["GET", &key]);
+            let shown = cluster.world.show(primary, &["GET", &key]);
             let value: i64 = match shown.as_str() {
                 "(nil)" => 0,
                 shown => shown.trim_matches('"').parse().unwrap_or(-1),
             };
-            let least = if house.is_restless { promised } else { answered };
+            let least = if cluster.is_restless { promised } else { answered };
             if value < least || value > sent {
                 let ip = network::address(primary).ip();
-                house.world.fail(&format!(
+                cluster.world.fail(&format!(
                     "{key}: {least} was acknowledged, {sent} were sent, and {ip} has {shown}"
                 ));
             }

@@ -13,49 +13,49 @@
 //! which slot, moves end, each key is at its slot's owner only, replicas have what their primary has,
 //! and locks are known where their keys are.
 //!
-//! `house` has the nodes and what they tell of themselves, `clients` those who write, `operator` the
+//! `nodes` has the nodes and what they tell of themselves, `clients` those who write, `operator` the
 //! rest.
 
 use clients::Clients;
-use house::House;
+use nodes::Cluster;
 use operator::Operator;
 
 use super::Outcome;
 use super::world::{MS, Options};
 
 mod clients;
-mod holdings;
-mod house;
+mod lock_holders;
+mod nodes;
 mod operator;
 
 /// A whole run. Panics where something does not hold.
 pub fn run(options: Options) -> Outcome {
     let rounds = options.rounds;
-    let mut house = House::new(options);
-    let mut clients = Clients::new(&house);
+    let mut cluster = Cluster::new(options);
+    let mut clients = Clients::new(&cluster);
     let mut operator = Operator::default();
     for _ in 0..rounds {
-        for _ in 0..house.world.random.usize(500..1000) {
-            let us = house.world.random.i64(1..30) * MS + house.world.random.i64(0..1000);
-            house.world.step(us);
-            clients.act(&mut house, false);
-            operator.act(&mut house, &mut clients);
+        for _ in 0..cluster.world.random.usize(500..1000) {
+            let us = cluster.world.random.i64(1..30) * MS + cluster.world.random.i64(0..1000);
+            cluster.world.step(us);
+            clients.act(&mut cluster, false);
+            operator.act(&mut cluster, &mut clients);
         }
-        operator.heal(&mut house, &mut clients);
-        house.check_places();
-        clients.check_all(&mut house);
-        house.check_copies();
-        house.check_locks();
+        operator.heal(&mut cluster, &mut clients);
+        cluster.check_places();
+        clients.check_all(&mut cluster);
+        cluster.check_copies();
+        cluster.check_locks();
     }
-    let (world, counts) = (&house.world, &operator.counts);
+    let (world, counts) = (&cluster.world, &operator.counts);
     let (seconds, turns, events) = (world.now_us / 1_000_000, world.turns, world.trace.events);
-    let kind = if house.is_restless { "restless" } else { "quiet" };
+    let kind = if cluster.is_restless { "restless" } else { "quiet" };
     let hash = world.trace.hash();
     let summary = format!(
         "{kind}, replicas {:?}, {seconds} s in {turns} turns, {events} events, {}, {} strays, {counts:?}, trace {hash:016x}",
-        house.replicas(),
+        cluster.replicas(),
         clients.summary(),
-        house.strays,
+        cluster.strays,
     );
     Outcome { hash, summary }
 }

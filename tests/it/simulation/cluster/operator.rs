@@ -1,12 +1,12 @@
-//! Who runs the cluster, and has bad luck: moves of slots, failovers, pauses, ends, partitions.
+//! Who runs the cluster, and has bad luck: slot migrations, failovers, pauses, ends, partitions.
 
 use std::collections::BTreeMap;
 
+use super::super::connection::Connection;
 use super::super::network::{self, PORT};
-use super::super::talk::Talk;
 use super::super::world::{Loss, MS, SECOND};
 use super::clients::Clients;
-use super::house::{House, PRIMARIES, Role, text};
+use super::nodes::{Cluster, PRIMARIES, Role, text};
 use crate::support::Reply;
 
 /// One in so many steps something new happens.
@@ -22,7 +22,7 @@ const END_S: i64 = 90;
 /// Keys in one MIGRATE.
 const KEYS: &str = "3";
 
-/// A move of slots all at once, from one shard to another.
+/// A migration of slots all at once, from one shard to another.
 struct Move {
     tags: Vec<usize>,
     shards: [usize; 2],
@@ -34,7 +34,7 @@ struct Walk {
     shards: [usize; 2],
     nodes: [usize; 2],
     /// MIGRATE, while it is under way.
-    talk: Option<Talk>,
+    connection: Option<Connection>,
     next_us: i64,
 }
 
@@ -57,103 +57,105 @@ impl Operator {
         *self.counts.entry(what).or_default() += 1;
     }
 
-    pub fn act(&mut self, house: &mut House, clients: &mut Clients) {
-        self.go_on(house, clients);
-        if house.world.random.u32(..RARITY) != 0 {
+    pub fn act(&mut self, cluster: &mut Cluster, clients: &mut Clients) {
+        self.go_on(cluster, clients);
+        if cluster.world.random.u32(..RARITY) != 0 {
             return;
         }
-        match house.world.random.u32(..30) {
-            0..8 => self.move_slots(house),
-            8 | 9 => self.cancel_moves(house),
-            10..13 => self.fail_over(house),
-            13..16 if !house.is_restless => self.walk(house),
-            16 | 17 => self.delay(house),
-            18 => self.cut(house),
-            19 => self.save(house),
-            20 | 21 => self.pause(house),
-            22..26 if house.is_restless => self.crash(house, clients),
-            26..28 if house.is_restless => self.part(house, clients),
+        match cluster.world.random.u32(..30) {
+            0..8 => self.move_slots(cluster),
+            8 | 9 => self.cancel_moves(cluster),
+            10..13 => self.fail_over(cluster),
+            13..16 if !cluster.is_restless => self.walk(cluster),
+            16 | 17 => self.delay(cluster),
+            18 => self.cut(cluster),
+            19 => self.save(cluster),
+            20 | 21 => self.pause(cluster),
+            22..26 if cluster.is_restless => self.crash(cluster, clients),
+            26..28 if cluster.is_restless => self.part(cluster, clients),
             _ => {}
         }
     }
 
     /// Continues with what is under way.
-    fn go_on(&mut self, house: &mut House, clients: &mut Clients) {
-        self.go_on_walking(house);
-        if house.world.now_us < self.next_look_us {
+    fn go_on(&mut self, cluster: &mut Cluster, clients: &mut Clients) {
+        self.go_on_walking(cluster);
+        if cluster.world.now_us < self.next_look_us {
             return;
         }
-        self.next_look_us = house.world.now_us + LOOK_US;
-        self.look_at_moves(house, clients);
-        if !self.parted.0.is_empty() && house.world.now_us >= self.parted.1 {
-            self.unite(house);
+        self.next_look_us = cluster.world.now_us + LOOK_US;
+        self.look_at_moves(cluster, clients);
+        if !self.parted.0.is_empty() && cluster.world.now_us >= self.parted.1 {
+            self.unite(cluster);
         }
         let due: Vec<usize> = self.down.keys().copied().collect();
         for node in due {
-            self.start_again(house, clients, node, false);
+            self.start_again(cluster, clients, node, false);
         }
     }
 
     // ---- slots that move all at once ------------------------------------------------------------
 
-    fn move_slots(&mut self, house: &mut House) {
-        let from = house.world.random.usize(..PRIMARIES);
-        let to = (from + house.world.random.usize(1..PRIMARIES)) % PRIMARIES;
-        let here = (0..house.tags.len())
-            .filter(|&tag| house.tags[tag].home == from && !house.tags[tag].is_moving);
+    fn move_slots(&mut self, cluster: &mut Cluster) {
+        let from = cluster.world.random.usize(..PRIMARIES);
+        let to = (from + cluster.world.random.usize(1..PRIMARIES)) % PRIMARIES;
+        let here = (0..cluster.tags.len())
+            .filter(|&tag| cluster.tags[tag].home == from && !cluster.tags[tag].is_moving);
         let mut tags: Vec<usize> = here.collect();
-        house.world.random.shuffle(&mut tags);
-        tags.truncate(house.world.random.usize(1..3));
-        let (Some(source), Some(target)) = (house.primary(from), house.primary(to)) else { return };
+        cluster.world.random.shuffle(&mut tags);
+        tags.truncate(cluster.world.random.usize(1..3));
+        let (Some(source), Some(target)) = (cluster.primary(from), cluster.primary(to)) else {
+            return;
+        };
         if tags.is_empty() {
             return;
         }
         let mut words: Vec<String> =
             ["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE"].map(str::to_owned).to_vec();
         for &tag in &tags {
-            let slot = house.tags[tag].slot.to_string();
+            let slot = cluster.tags[tag].slot.to_string();
             words.extend([slot.clone(), slot]);
         }
-        words.extend(["NODE".into(), house.ids[target].clone()]);
-        let told = house.world.show(source, &words);
-        house.world.trace.note(|| format!("move {tags:?} {source} {target} {told}"));
+        words.extend(["NODE".into(), cluster.ids[target].clone()]);
+        let told = cluster.world.show(source, &words);
+        cluster.world.trace.note(|| format!("move {tags:?} {source} {target} {told}"));
         if told != "OK" {
             self.count("moves refused");
             return;
         }
         self.count("moves");
         for &tag in &tags {
-            house.tags[tag].is_moving = true;
-            house.tags[tag].changes += 1;
+            cluster.tags[tag].is_moving = true;
+            cluster.tags[tag].changes += 1;
         }
         self.moves.push(Move { tags, shards: [from, to] });
     }
 
-    fn cancel_moves(&mut self, house: &mut House) {
+    fn cancel_moves(&mut self, cluster: &mut Cluster) {
         let Some(Move { shards: [from, to], .. }) = self.moves.last() else { return };
-        let shard = if house.world.random.bool() { *from } else { *to };
-        if let Some(node) = house.primary(shard) {
-            let told = house.world.show(node, &["CLUSTER", "CANCELSLOTMIGRATIONS"]);
-            house.world.trace.note(|| format!("cancel {node} {told}"));
+        let shard = if cluster.world.random.bool() { *from } else { *to };
+        if let Some(node) = cluster.primary(shard) {
+            let told = cluster.world.show(node, &["CLUSTER", "CANCELSLOTMIGRATIONS"]);
+            cluster.world.trace.note(|| format!("cancel {node} {told}"));
             self.count("cancels");
         }
     }
 
     /// Notes which moves have ended, and where the slots are.
-    fn look_at_moves(&mut self, house: &mut House, clients: &mut Clients) {
+    fn look_at_moves(&mut self, cluster: &mut Cluster, clients: &mut Clients) {
         let mut open = Vec::new();
         for it in std::mem::take(&mut self.moves) {
-            match self.end_of(house, &it) {
+            match self.end_of(cluster, &it) {
                 None => open.push(it),
                 Some(homes) => {
                     for (&tag, home) in it.tags.iter().zip(homes) {
                         let is_there = home == it.shards[1];
                         self.count(if is_there { "slots moved" } else { "slots kept" });
-                        house.world.trace.note(|| format!("moved {tag} {home}"));
+                        cluster.world.trace.note(|| format!("moved {tag} {home}"));
                         if is_there {
                             clients.forget_promises_of(tag);
                         }
-                        let tag = &mut house.tags[tag];
+                        let tag = &mut cluster.tags[tag];
                         (tag.is_moving, tag.home) = (false, home);
                         tag.changes += 1;
                     }
@@ -164,100 +166,103 @@ impl Operator {
     }
 
     /// The shards that own the slots of a move that has ended. None: it has not, or nobody knows.
-    fn end_of(&self, house: &mut House, it: &Move) -> Option<Vec<usize>> {
+    fn end_of(&self, cluster: &mut Cluster, it: &Move) -> Option<Vec<usize>> {
         if !self.is_healed() {
             return None;
         }
-        let nodes = it.shards.iter().flat_map(|&shard| house.shards[shard].clone());
+        let nodes = it.shards.iter().flat_map(|&shard| cluster.shards[shard].clone());
         let nodes: Vec<usize> = nodes.collect();
-        let slots: Vec<i64> = it.tags.iter().map(|&tag| house.tags[tag].slot).collect();
+        let slots: Vec<i64> = it.tags.iter().map(|&tag| cluster.tags[tag].slot).collect();
         for &node in &nodes {
             let is_it =
                 |job: &String| slots.iter().any(|slot| job.contains(&format!(" {slot}-{slot} ")));
-            if house.jobs(node).iter().any(is_it) {
+            if cluster.jobs(node).iter().any(is_it) {
                 return None;
             }
         }
         let mut homes = Vec::new();
         for slot in slots {
-            let owners: Vec<_> = nodes.iter().map(|&node| house.owner(node, slot)).collect();
+            let owners: Vec<_> = nodes.iter().map(|&node| cluster.owner(node, slot)).collect();
             let owner = owners[0]?;
             if owners.iter().any(|other| *other != Some(owner)) {
                 return None;
             }
-            homes.push(house.shard_of(owner));
+            homes.push(cluster.shard_of(owner));
         }
         Some(homes)
     }
 
     // ---- slots that move key by key -------------------------------------------------------------
 
-    fn walk(&mut self, house: &mut House) {
-        if self.walk.is_some() || house.world.now_us < self.failed_over_us + FAILOVER_US {
+    fn walk(&mut self, cluster: &mut Cluster) {
+        if self.walk.is_some() || cluster.world.now_us < self.failed_over_us + FAILOVER_US {
             return;
         }
-        let tag = house.world.random.usize(..house.tags.len());
-        let from = house.tags[tag].home;
-        let to = (from + house.world.random.usize(1..PRIMARIES)) % PRIMARIES;
-        if house.tags[tag].is_moving || !house.is_calm(from) || !house.is_calm(to) {
+        let tag = cluster.world.random.usize(..cluster.tags.len());
+        let from = cluster.tags[tag].home;
+        let to = (from + cluster.world.random.usize(1..PRIMARIES)) % PRIMARIES;
+        if cluster.tags[tag].is_moving || !cluster.is_calm(from) || !cluster.is_calm(to) {
             return;
         }
-        let (Some(source), Some(target)) = (house.primary(from), house.primary(to)) else { return };
-        let slot = house.tags[tag].slot.to_string();
-        let (source_id, target_id) = (house.ids[source].clone(), house.ids[target].clone());
+        let (Some(source), Some(target)) = (cluster.primary(from), cluster.primary(to)) else {
+            return;
+        };
+        let slot = cluster.tags[tag].slot.to_string();
+        let (source_id, target_id) = (cluster.ids[source].clone(), cluster.ids[target].clone());
         let importing = ["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source_id];
         let migrating = ["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target_id];
         // A reply that waits for replicas comes late.
-        if house.world.show(target, &importing) != "OK" {
+        if cluster.world.show(target, &importing) != "OK" {
             return;
         }
-        if house.world.show(source, &migrating) != "OK" {
-            house.world.show(target, &["CLUSTER", "SETSLOT", &slot, "STABLE"]);
+        if cluster.world.show(source, &migrating) != "OK" {
+            cluster.world.show(target, &["CLUSTER", "SETSLOT", &slot, "STABLE"]);
             return;
         }
-        house.world.trace.note(|| format!("walk {tag} {source} {target}"));
+        cluster.world.trace.note(|| format!("walk {tag} {source} {target}"));
         self.count("walks");
-        (house.tags[tag].is_moving, house.tags[tag].changes) = (true, house.tags[tag].changes + 1);
+        (cluster.tags[tag].is_moving, cluster.tags[tag].changes) =
+            (true, cluster.tags[tag].changes + 1);
         let (shards, nodes) = ([from, to], [source, target]);
-        self.walk = Some(Walk { tag, shards, nodes, talk: None, next_us: 0 });
+        self.walk = Some(Walk { tag, shards, nodes, connection: None, next_us: 0 });
     }
 
-    fn go_on_walking(&mut self, house: &mut House) {
+    fn go_on_walking(&mut self, cluster: &mut Cluster) {
         let Some(mut walk) = self.walk.take() else { return };
-        if !self.step_walk(house, &mut walk) {
+        if !self.step_walk(cluster, &mut walk) {
             self.walk = Some(walk);
         }
     }
 
     /// True: the slot has moved.
-    fn step_walk(&mut self, house: &mut House, walk: &mut Walk) -> bool {
-        let (slot, [source, target]) = (house.tags[walk.tag].slot.to_string(), walk.nodes);
-        if let Some(talk) = &mut walk.talk {
-            let told = talk.take().pop();
-            if told.is_none() && !talk.has_ended {
+    fn step_walk(&mut self, cluster: &mut Cluster, walk: &mut Walk) -> bool {
+        let (slot, [source, target]) = (cluster.tags[walk.tag].slot.to_string(), walk.nodes);
+        if let Some(connection) = &mut walk.connection {
+            let told = connection.take().pop();
+            if told.is_none() && !connection.has_ended {
                 return false;
             }
-            house.world.trace.note(|| format!("migrated {:?}", told.map(|told| told.show())));
-            walk.talk = None;
-            walk.next_us = house.world.now_us + house.world.random.i64(0..100) * MS;
+            cluster.world.trace.note(|| format!("migrated {:?}", told.map(|told| told.show())));
+            walk.connection = None;
+            walk.next_us = cluster.world.now_us + cluster.world.random.i64(0..100) * MS;
         }
-        if house.world.now_us < walk.next_us {
+        if cluster.world.now_us < walk.next_us {
             return false;
         }
-        let keys = house.world.ask(source, &["CLUSTER", "GETKEYSINSLOT", &slot, KEYS]);
+        let keys = cluster.world.ask(source, &["CLUSTER", "GETKEYSINSLOT", &slot, KEYS]);
         let Some(Reply::Array(keys)) = keys else { return false };
         if keys.is_empty() {
-            let id = house.ids[target].clone();
+            let id = cluster.ids[target].clone();
             for node in [target, source] {
-                let told = house.world.show(node, &["CLUSTER", "SETSLOT", &slot, "NODE", &id]);
-                house.world.trace.note(|| format!("walked {node} {told}"));
+                let told = cluster.world.show(node, &["CLUSTER", "SETSLOT", &slot, "NODE", &id]);
+                cluster.world.trace.note(|| format!("walked {node} {told}"));
                 if told != "OK" {
-                    walk.next_us = house.world.now_us + 200 * MS;
+                    walk.next_us = cluster.world.now_us + 200 * MS;
                     return false;
                 }
             }
             self.count("walks ended");
-            let tag = &mut house.tags[walk.tag];
+            let tag = &mut cluster.tags[walk.tag];
             (tag.is_moving, tag.home, tag.changes) = (false, walk.shards[1], tag.changes + 1);
             return true;
         }
@@ -265,66 +270,67 @@ impl Operator {
         words.extend([network::address(target).ip().to_string(), PORT.to_string(), String::new()]);
         words.extend(["0", "5000", "REPLACE", "KEYS"].map(str::to_owned));
         words.extend(keys.iter().map(text));
-        walk.talk = house.world.connect(source);
-        if let Some(talk) = &mut walk.talk {
-            talk.send(&words);
+        walk.connection = cluster.world.connect(source);
+        if let Some(connection) = &mut walk.connection {
+            connection.send(&words);
         }
         false
     }
 
     // ---- what happens in quiet seeds too --------------------------------------------------------
 
-    fn fail_over(&mut self, house: &mut House) {
-        let shard = house.world.random.usize(..PRIMARIES);
+    fn fail_over(&mut self, cluster: &mut Cluster) {
+        let shard = cluster.world.random.usize(..PRIMARIES);
         // A walk would be lost with its primary, unless replicas know of it.
         if self.walk.as_ref().is_some_and(|walk| walk.shards.contains(&shard)) {
             return;
         }
-        let replicas = house.shards[shard].clone().into_iter();
-        let replicas: Vec<usize> =
-            replicas.filter(|&node| matches!(house.role(node), Some(Role::Replica(..)))).collect();
+        let replicas = cluster.shards[shard].clone().into_iter();
+        let replicas: Vec<usize> = replicas
+            .filter(|&node| matches!(cluster.role(node), Some(Role::Replica(..))))
+            .collect();
         if replicas.is_empty() {
             return;
         }
-        let replica = replicas[house.world.random.usize(..replicas.len())];
-        let told = house.world.show(replica, &["CLUSTER", "FAILOVER"]);
-        house.world.trace.note(|| format!("failover {replica} {told}"));
-        self.failed_over_us = house.world.now_us;
-        house.has_failed_over = true;
+        let replica = replicas[cluster.world.random.usize(..replicas.len())];
+        let told = cluster.world.show(replica, &["CLUSTER", "FAILOVER"]);
+        cluster.world.trace.note(|| format!("failover {replica} {told}"));
+        self.failed_over_us = cluster.world.now_us;
+        cluster.has_failed_over = true;
         self.count("failovers");
     }
 
-    fn delay(&mut self, house: &mut House) {
-        let random = &mut house.world.random;
-        let (one, other) = (random.usize(..house.nodes), random.usize(..house.nodes));
+    fn delay(&mut self, cluster: &mut Cluster) {
+        let random = &mut cluster.world.random;
+        let (one, other) = (random.usize(..cluster.nodes), random.usize(..cluster.nodes));
         let us = [0, 0, 5 * MS, 50 * MS, 150 * MS][random.usize(..5)];
-        house.world.trace.note(|| format!("delay {one} {other} {us}"));
-        house.world.wires.set_delay(one, other, us);
+        cluster.world.trace.note(|| format!("delay {one} {other} {us}"));
+        cluster.world.wires.set_delay(one, other, us);
         self.count("delays");
     }
 
-    fn cut(&mut self, house: &mut House) {
-        let count = house.world.wires.len();
+    fn cut(&mut self, cluster: &mut Cluster) {
+        let count = cluster.world.wires.len();
         if count > 0 {
-            let index = house.world.random.usize(..count);
-            house.world.trace.note(|| format!("cut {index}"));
-            house.world.wires.cut(index, &mut house.world.random);
+            let index = cluster.world.random.usize(..count);
+            cluster.world.trace.note(|| format!("cut {index}"));
+            cluster.world.wires.cut(index, &mut cluster.world.random);
             self.count("cuts");
         }
     }
 
-    fn save(&mut self, house: &mut House) {
-        let node = house.world.random.usize(..house.nodes);
-        let word = ["BGSAVE", "BGREWRITEAOF"][house.world.random.usize(..2)];
-        house.world.tell(node, &[word]);
+    fn save(&mut self, cluster: &mut Cluster) {
+        let node = cluster.world.random.usize(..cluster.nodes);
+        let word = ["BGSAVE", "BGREWRITEAOF"][cluster.world.random.usize(..2)];
+        cluster.world.tell(node, &[word]);
         self.count("saves");
     }
 
-    fn pause(&mut self, house: &mut House) {
-        let node = house.world.random.usize(..house.nodes);
-        let ms = house.world.random.u32(1..1500).to_string();
-        let kind = ["WRITE", "ALL"][house.world.random.usize(..2)];
-        house.world.tell(node, &["CLIENT", "PAUSE", &ms, kind]);
+    fn pause(&mut self, cluster: &mut Cluster) {
+        let node = cluster.world.random.usize(..cluster.nodes);
+        let ms = cluster.world.random.u32(1..1500).to_string();
+        let kind = ["WRITE", "ALL"][cluster.world.random.usize(..2)];
+        cluster.world.tell(node, &["CLIENT", "PAUSE", &ms, kind]);
         self.count("pauses");
     }
 
@@ -332,60 +338,66 @@ impl Operator {
 
     /// What is promised bears the next misfortune only where nothing is amiss. A slot that moves to
     /// the shard may be there already, and the shard's replicas may have less of it.
-    fn doubt(&self, house: &mut House, clients: &mut Clients, shard: usize) {
-        if !house.is_calm(shard) {
-            clients.forget_promises(house, shard);
+    fn doubt(&self, cluster: &mut Cluster, clients: &mut Clients, shard: usize) {
+        if !cluster.is_calm(shard) {
+            clients.forget_promises(cluster, shard);
         }
         let coming = self.moves.iter().filter(|it| it.shards[1] == shard);
         coming.flat_map(|it| &it.tags).for_each(|&tag| clients.forget_promises_of(tag));
     }
 
-    fn crash(&mut self, house: &mut House, clients: &mut Clients) {
-        let up = house.up();
+    fn crash(&mut self, cluster: &mut Cluster, clients: &mut Clients) {
+        let up = cluster.up();
         if up.is_empty() {
             return;
         }
-        let node = up[house.world.random.usize(..up.len())];
-        let shard = house.shard_of(node);
-        self.doubt(house, clients, shard);
-        let was_primary = matches!(house.role(node), Some(Role::Primary(_)));
-        let loss = [Loss::Process, Loss::Power][house.world.random.usize(..2)];
-        house.has_failed_over = true;
-        house.world.crash(node, loss);
-        let down_us = house.world.random.i64(100..15_000) * MS;
-        self.down.insert(node, (house.world.now_us + down_us, was_primary));
+        let node = up[cluster.world.random.usize(..up.len())];
+        let shard = cluster.shard_of(node);
+        self.doubt(cluster, clients, shard);
+        let was_primary = matches!(cluster.role(node), Some(Role::Primary(_)));
+        let loss = [Loss::Process, Loss::Power][cluster.world.random.usize(..2)];
+        cluster.has_failed_over = true;
+        cluster.world.crash(node, loss);
+        let down_us = cluster.world.random.i64(100..15_000) * MS;
+        self.down.insert(node, (cluster.world.now_us + down_us, was_primary));
         self.count(if was_primary { "primaries crashed" } else { "replicas crashed" });
     }
 
     /// Starts a node if it is time. A primary without its data waits until another has its place,
     /// as replicas would copy what it has.
-    fn start_again(&mut self, house: &mut House, clients: &mut Clients, node: usize, now: bool) {
+    fn start_again(
+        &mut self,
+        cluster: &mut Cluster,
+        clients: &mut Clients,
+        node: usize,
+        now: bool,
+    ) {
         let Some(&(at_us, was_primary)) = self.down.get(&node) else { return };
-        if !now && house.world.now_us < at_us {
+        if !now && cluster.world.now_us < at_us {
             return;
         }
-        let shard = house.shard_of(node);
-        let has_others = house.shards[shard].iter().any(|&other| house.world.is_up(other));
-        if was_primary && has_others && !house.is_durable && house.primary(shard).is_none() {
+        let shard = cluster.shard_of(node);
+        let has_others = cluster.shards[shard].iter().any(|&other| cluster.world.is_up(other));
+        if was_primary && has_others && !cluster.is_durable && cluster.primary(shard).is_none() {
             if !now {
                 return;
             }
-            clients.forget_promises(house, shard);
+            clients.forget_promises(cluster, shard);
         }
         self.down.remove(&node);
-        house.world.start(node, None);
+        cluster.world.start(node, None);
     }
 
-    fn part(&mut self, house: &mut House, clients: &mut Clients) {
+    fn part(&mut self, cluster: &mut Cluster, clients: &mut Clients) {
         if !self.parted.0.is_empty() {
             return;
         }
-        (0..PRIMARIES).for_each(|shard| self.doubt(house, clients, shard));
-        let random = &mut house.world.random;
-        let sides: Vec<bool> = (0..house.nodes).map(|_| random.u32(..3) == 0).collect();
+        (0..PRIMARIES).for_each(|shard| self.doubt(cluster, clients, shard));
+        let random = &mut cluster.world.random;
+        let sides: Vec<bool> = (0..cluster.nodes).map(|_| random.u32(..3) == 0).collect();
         let mut pairs = Vec::new();
-        for one in 0..house.nodes {
-            for other in one + 1..house.nodes {
+        for one in 0..cluster.nodes {
+            for other in one + 1..cluster.nodes {
                 if sides[one] != sides[other] {
                     pairs.push((one, other));
                 }
@@ -394,19 +406,19 @@ impl Operator {
         if pairs.is_empty() {
             return;
         }
-        let until_us = house.world.now_us + random.i64(100..15_000) * MS;
-        house.world.trace.note(|| format!("part {sides:?}"));
-        pairs.iter().for_each(|&(one, other)| house.world.wires.part(one, other));
-        house.has_failed_over = true;
+        let until_us = cluster.world.now_us + random.i64(100..15_000) * MS;
+        cluster.world.trace.note(|| format!("part {sides:?}"));
+        pairs.iter().for_each(|&(one, other)| cluster.world.wires.part(one, other));
+        cluster.has_failed_over = true;
         self.parted = (pairs, until_us);
         self.count("partitions");
     }
 
-    fn unite(&mut self, house: &mut House) {
+    fn unite(&mut self, cluster: &mut Cluster) {
         for (one, other) in std::mem::take(&mut self.parted.0) {
-            house.world.wires.heal(one, other);
+            cluster.world.wires.heal(one, other);
         }
-        house.world.trace.note(|| "unite".into());
+        cluster.world.trace.note(|| "unite".into());
     }
 
     fn is_healed(&self) -> bool {
@@ -414,38 +426,38 @@ impl Operator {
     }
 
     /// Ends all misfortune, and waits until nothing is under way.
-    pub fn heal(&mut self, house: &mut House, clients: &mut Clients) {
-        self.unite(house);
-        house.world.wires.calm();
+    pub fn heal(&mut self, cluster: &mut Cluster, clients: &mut Clients) {
+        self.unite(cluster);
+        cluster.world.wires.calm();
         let down: Vec<usize> = self.down.keys().copied().collect();
-        down.into_iter().for_each(|node| self.start_again(house, clients, node, true));
-        house.world.trace.note(|| "heal".into());
-        let healed_us = house.world.now_us;
+        down.into_iter().for_each(|node| self.start_again(cluster, clients, node, true));
+        cluster.world.trace.note(|| "heal".into());
+        let healed_us = cluster.world.now_us;
         let mut has_agreed = false;
         loop {
-            house.world.step(20 * MS);
-            clients.act(house, true);
-            self.go_on_walking(house);
-            if house.world.now_us < self.next_look_us {
+            cluster.world.step(20 * MS);
+            clients.act(cluster, true);
+            self.go_on_walking(cluster);
+            if cluster.world.now_us < self.next_look_us {
                 continue;
             }
-            self.next_look_us = house.world.now_us + LOOK_US;
-            self.look_at_moves(house, clients);
-            let passed_us = house.world.now_us - healed_us;
-            let why = house.why_disagreeing();
+            self.next_look_us = cluster.world.now_us + LOOK_US;
+            self.look_at_moves(cluster, clients);
+            let passed_us = cluster.world.now_us - healed_us;
+            let why = cluster.why_disagreeing();
             has_agreed |= why.is_none();
             if !has_agreed && passed_us > AGREE_S * SECOND {
-                let views: Vec<String> = (0..house.nodes)
-                    .map(|node| house.world.show(node, &["CLUSTER", "NODES"]))
+                let views: Vec<String> = (0..cluster.nodes)
+                    .map(|node| cluster.world.show(node, &["CLUSTER", "NODES"]))
                     .collect();
                 let views = views.join("\n");
-                house.world.fail(&format!("no agreement after healing: {why:?}\n{views}"));
+                cluster.world.fail(&format!("no agreement after healing: {why:?}\n{views}"));
             }
-            let jobs: Vec<_> = (0..house.nodes).map(|node| house.jobs(node)).collect();
+            let jobs: Vec<_> = (0..cluster.nodes).map(|node| cluster.jobs(node)).collect();
             let have_ended = jobs.iter().all(Vec::is_empty);
-            let are_calm = (0..PRIMARIES).all(|shard| match house.is_restless {
-                true => house.is_settled(shard),
-                false => house.is_calm(shard),
+            let are_calm = (0..PRIMARIES).all(|shard| match cluster.is_restless {
+                true => cluster.is_settled(shard),
+                false => cluster.is_calm(shard),
             });
             let is_done = self.moves.is_empty() && self.walk.is_none();
             let is_over = why.is_none() && have_ended && are_calm && is_done;
@@ -453,7 +465,7 @@ impl Operator {
                 return;
             }
             if passed_us > END_S * SECOND {
-                house.world.fail(&format!(
+                cluster.world.fail(&format!(
                     "not at rest after healing: {why:?}, moves {jobs:?}, calm: {are_calm}, \
                      operator done: {is_done}, clients at rest: {}",
                     clients.are_at_rest()

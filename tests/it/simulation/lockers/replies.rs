@@ -3,8 +3,8 @@
 
 use super::reports::{fence_in, line, texts};
 use super::{Actor, Ask, Expect, Held, Lockers, Taken, now_us};
-use crate::simulation::holdings::{Grant, Promise};
 use crate::simulation::kinds::Kinds;
+use crate::simulation::lock_rules::{Grant, Promise};
 use crate::simulation::world::World;
 use crate::support::Reply;
 
@@ -20,9 +20,9 @@ impl Lockers {
         let mut taken = Taken::default();
         for index in 0..self.actors.len() {
             let actor = &mut self.actors[index];
-            let Some(talk) = &mut actor.talk else { continue };
-            let replies = talk.take();
-            if talk.has_ended {
+            let Some(connection) = &mut actor.connection else { continue };
+            let replies = connection.take();
+            if connection.has_ended {
                 taken.ended.push(index);
                 // Before what was granted to others since.
                 let at_us = self.last.0;
@@ -77,8 +77,10 @@ impl Lockers {
     /// A connection was closed by the server.
     fn lose(&mut self, world: &World, node: usize, index: usize) {
         let is_alive = {
-            let talk = self.actors[index].talk.as_ref();
-            talk.is_some_and(|talk| talk.life == world.nodes[node].life && talk.node == node)
+            let connection = self.actors[index].connection.as_ref();
+            connection.is_some_and(|connection| {
+                connection.life == world.nodes[node].life && connection.node == node
+            })
         };
         let unanswered = self.actors[index].waits_for().cloned();
         if let Some(ask) = unanswered.filter(|ask| is_alive && !ask.is_retry && !ask.is_string) {
@@ -91,7 +93,7 @@ impl Lockers {
     /// A connection is gone since `at_us`.
     pub(super) fn unbind(&mut self, index: usize, at_us: i64) {
         let actor = &mut self.actors[index];
-        (actor.talk, actor.id) = (None, None);
+        (actor.connection, actor.id) = (None, None);
         // It may be granted, or just have been, and given up in the same turn or not.
         let unheard = actor.waits_for().cloned();
         actor.expects.clear();
@@ -294,7 +296,9 @@ impl Lockers {
         if ask.is_retry || ask.is_string {
             return;
         }
-        let is_there = |actor: &&Actor| actor.talk.as_ref().is_some_and(|talk| !talk.has_ended);
+        let is_there = |actor: &&Actor| {
+            actor.connection.as_ref().is_some_and(|connection| !connection.has_ended)
+        };
         for waits in self.actors.iter().filter(is_there).filter_map(Actor::waits_for) {
             let is_same = waits.semaphore == ask.semaphore
                 && (ask.semaphore.is_some()

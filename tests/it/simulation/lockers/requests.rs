@@ -7,7 +7,7 @@ impl Lockers {
     /// An actor asks for something, gives something up, or leaves.
     pub(super) fn ask(&mut self, world: &mut World, node: usize, index: usize) {
         let now_us = now_us(world, node);
-        if self.actors[index].talk.is_none() && !self.connect(world, node, index) {
+        if self.actors[index].connection.is_none() && !self.connect(world, node, index) {
             return;
         }
         let actor = &self.actors[index];
@@ -35,8 +35,8 @@ impl Lockers {
     }
 
     fn connect(&mut self, world: &mut World, node: usize, index: usize) -> bool {
-        self.actors[index].talk = world.connect(node);
-        if self.actors[index].talk.is_none() {
+        self.actors[index].connection = world.connect(node);
+        if self.actors[index].connection.is_none() {
             return false;
         }
         self.send(world, node, index, &["SELECT", self.database], Expect::Nothing);
@@ -63,8 +63,8 @@ impl Lockers {
         let now_us = now_us(world, node);
         world.trace.note(|| format!("locker {index} {words:?}"));
         let actor = &mut self.actors[index];
-        if let Some(talk) = &mut actor.talk {
-            talk.send(words);
+        if let Some(connection) = &mut actor.connection {
+            connection.send(words);
             actor.expects.push_back(expect);
             actor.asked_us = now_us;
         }
@@ -279,7 +279,7 @@ impl Lockers {
         let (Some(id), Some(&lock)) = (self.actors[waiting].id, ask.locks.first()) else { return };
         let has_it = |actor: &Actor| {
             let mut held = actor.held.iter();
-            actor.talk.is_some()
+            actor.connection.is_some()
                 && actor.expects.is_empty()
                 && held.any(|it| it.ask.locks == [lock] && self.locks[lock].is_of(&it.ask.owner))
         };

@@ -1,0 +1,3 @@
+//! Queues without scripts: streams with groups, delayed jobs, dead letters (docs/queues.md).
+
+mod model;
