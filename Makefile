@@ -7,7 +7,7 @@ PEERS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := build
-.PHONY: build help run check deny test bench bench-peers bench-locks bench-cluster bench-guard peer peer-redis8 peer-valkey public-scripts clients cluster mixed-cluster crash crossings random failover locks sentinel simulate fuzz miri doc install uninstall page dist dist-check recipes release image image-static package-test package-tools
+.PHONY: build help run check deny test bench bench-peers bench-locks bench-cluster bench-guard peer peer-redis8 peer-valkey public-scripts clients cluster mixed-cluster crash crossings random failover locks sentinel simulate fuzz miri doc install uninstall page dist dist-check recipes tag-check release image image-static package-test package-tools
 
 # Kernels of arm64 have pages of 4, 16 or 64 KB; an allocator that is built for one size serves it and the smaller ones.
 MACHINE := $(shell uname -m)
@@ -185,6 +185,9 @@ dist-check: ## builds the committed source twice, in two folders, and compares t
 release: ## publishes FILES (a folder made by `make dist`) as the release TAG on GitHub (needs gh)
 	TAG="$(TAG)" packaging/published check
 	gh release create "$(TAG)" $(FILES)/* --verify-tag --title "Latchkey $(VERSION)" --notes "See CHANGELOG.md."
+
+tag-check: ## whether packaging/publisher says who publishes, and the tag TAG is signed with that key (needs gpg)
+	TAG="$(TAG)" packaging/published tag "$(TAG)"
 
 recipes: ## fills in the recipes of package managers for the release in FILES, into OUT; packaging/publisher, or URL, says where releases are
 	URL="$(URL)" UNPUBLISHED="$(UNPUBLISHED)" packaging/recipes/fill-in $(abspath $(FILES)) $(abspath $(OUT))
