@@ -12,10 +12,11 @@ WITHIN = {
 }
 
 
-def metadata(target, *options):
+def metadata(targets):
+    """Of one target, or of several with commas between them."""
+    platforms = [word for target in targets.split(",") for word in ("--filter-platform", target)]
     return json.loads(subprocess.check_output(
-        [os.environ.get("CARGO") or "cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", target,
-         *options]))
+        [os.environ.get("CARGO") or "cargo", "metadata", "--locked", "--format-version", "1", *platforms]))
 
 
 def expression(package):
