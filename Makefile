@@ -7,7 +7,7 @@ PEERS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := build
-.PHONY: build help run check deny test bench bench-peers bench-locks bench-cluster bench-guard peer peer-redis8 peer-valkey public-scripts clients cluster mixed-cluster crash crossings random failover locks sentinel simulate fuzz miri doc install uninstall page dist dist-check recipes release image image-static package-test package-tools
+.PHONY: build help run check deny test bench bench-peers bench-locks bench-cluster bench-guard peer peer-redis8 peer-valkey public-scripts clients cluster mixed-cluster crash crossings random failover locks sentinel simulate fuzz miri doc install uninstall page dist dist-check recipes tag-check release image image-static package-test package-tools
 
 # Kernels of arm64 have pages of 4, 16 or 64 KB; an allocator that is built for one size serves it and the smaller ones.
 MACHINE := $(shell uname -m)
@@ -136,13 +136,15 @@ BUILT = $(if $(filter file,$(origin BINARY)),build)
 SHARE = $(DESTDIR)$(PREFIX)/share
 FILL_IN = sed -e 's|@BINDIR@|$(PREFIX)/bin|; s|@SYSCONFDIR@|$(SYSCONFDIR)|'
 LINKS = redis-server redis-check-rdb redis-check-aof
+# What the program contains, with the licences' texts: a file that is there, as in a release's source, or made from the crates.
+NOTICES ?= $(wildcard THIRD-PARTY.txt)
 ZSH_FUNCTIONS ?= $(PREFIX)/share/zsh/site-functions
 INSTALLED = $(DESTDIR)$(PREFIX)/bin/latchkey $(SHARE)/man/man1/latchkey.1 $(SHARE)/man/man5/latchkey.conf.5 $(SHARE)/doc/latchkey \
   $(SHARE)/bash-completion/completions/latchkey $(DESTDIR)$(ZSH_FUNCTIONS)/_latchkey $(SHARE)/fish/vendor_completions.d/latchkey.fish \
   $(DESTDIR)$(PREFIX)/lib/systemd/system/latchkey.service $(DESTDIR)$(PREFIX)/lib/sysusers.d/latchkey.conf \
   $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/latchkey.conf $(DESTDIR)$(SYSCONFDIR)/logrotate.d/latchkey
 
-install: $(BUILT) ## install to PREFIX: program, manual, completions, systemd, logrotate, a first configuration; REDIS_SERVER=yes links Redis's names
+install: $(BUILT) ## install to PREFIX: program, manual, licences, completions, systemd, logrotate, a first configuration; REDIS_SERVER=yes links Redis's names
 	install -Dm755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/latchkey
 	if [ "$(REDIS_SERVER)" = yes ]; then for name in $(LINKS); do \
 	  ln -sf latchkey $(DESTDIR)$(PREFIX)/bin/$$name || exit 1; done; fi
@@ -151,7 +153,9 @@ install: $(BUILT) ## install to PREFIX: program, manual, completions, systemd, l
 	install -Dm644 packaging/completions/latchkey.bash $(SHARE)/bash-completion/completions/latchkey
 	install -Dm644 packaging/completions/latchkey.zsh $(DESTDIR)$(ZSH_FUNCTIONS)/_latchkey
 	install -Dm644 packaging/completions/latchkey.fish -t $(SHARE)/fish/vendor_completions.d
-	install -Dm644 README.md CHANGELOG.md LICENSE redis.conf.example docs/*.md docs/*.svg -t $(SHARE)/doc/latchkey
+	install -Dm644 README.md CHANGELOG.md LICENSE redis.conf.example SUPPORT.md docs/*.md docs/*.svg docs/*.json -t $(SHARE)/doc/latchkey
+	if [ -n "$(NOTICES)" ]; then install -m644 $(NOTICES) $(SHARE)/doc/latchkey/THIRD-PARTY.txt; else \
+	  CARGO="$(CARGO)" packaging/notices "$$(rustc -vV | sed -n 's/^host: //p')" >$(SHARE)/doc/latchkey/THIRD-PARTY.txt; fi
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/lib/,systemd/system tmpfiles.d)
 	$(FILL_IN) packaging/latchkey.service.in >$(DESTDIR)$(PREFIX)/lib/systemd/system/latchkey.service
 	$(FILL_IN) packaging/latchkey.tmpfiles.in >$(DESTDIR)$(PREFIX)/lib/tmpfiles.d/latchkey.conf
@@ -166,21 +170,27 @@ uninstall: ## remove the files of `make install`, except the configuration and t
 	  [ "$$(readlink $$link)" != latchkey ] || rm $$link; done
 
 TAG ?=
+# yes: a build that stays on this machine, though packaging/publisher does not say who publishes it.
+UNPUBLISHED ?=
 # yes: `make dist` fails where no static program can be built; no: it builds none.
 STATIC ?=
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p; /^\[lib\]/q' Cargo.toml)
 
 dist: ## the files of a release, in target/dist/out: programs, symbols, Debian packages, bills of materials, checksums; the same each time
-	CARGO="$(CARGO)" TAG="$(TAG)" STATIC="$(STATIC)" packaging/dist $(ARGS)
+	CARGO="$(CARGO)" TAG="$(TAG)" STATIC="$(STATIC)" UNPUBLISHED="$(UNPUBLISHED)" packaging/dist $(ARGS)
 
 dist-check: ## builds the committed source twice, in two folders, and compares the files of `make dist` (two release builds)
 	packaging/dist-check $(ARGS)
 
 release: ## publishes FILES (a folder made by `make dist`) as the release TAG on GitHub (needs gh)
+	TAG="$(TAG)" packaging/published check
 	gh release create "$(TAG)" $(FILES)/* --verify-tag --title "Latchkey $(VERSION)" --notes "See CHANGELOG.md."
 
-recipes: ## fills in the recipes of package managers for the release in FILES, into OUT; URL is where releases are
-	URL="$(or $(URL),https://latchkey.invalid)" packaging/recipes/fill-in $(abspath $(FILES)) $(abspath $(OUT))
+tag-check: ## whether packaging/publisher says who publishes, and the tag TAG is signed with that key (needs gpg)
+	TAG="$(TAG)" packaging/published tag "$(TAG)"
+
+recipes: ## fills in the recipes of package managers for the release in FILES, into OUT; packaging/publisher, or URL, says where releases are
+	URL="$(URL)" UNPUBLISHED="$(UNPUBLISHED)" packaging/recipes/fill-in $(abspath $(FILES)) $(abspath $(OUT))
 
 image: ## the container's image, latchkey:VERSION (needs docker)
 	docker build --tag latchkey:$(VERSION) .

@@ -593,6 +593,25 @@ fn documents_name_only_what_is_there() {
 }
 
 #[test]
+fn scanners_read_the_advisories_that_people_read() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    // What stands between `before` and the character `end`, of each line that begins with `before`.
+    let names = |file: &str, before: &str, end: char| {
+        let text = std::fs::read_to_string(root.join(file)).expect("a document can be read");
+        let name =
+            |line: &str| Some(line.trim().strip_prefix(before)?.split(end).next()?.to_owned());
+        text.lines().filter_map(name).collect::<std::collections::BTreeSet<String>>()
+    };
+    let told = names("docs/advisories.md", "- **", '*');
+    let listed = names("docs/latchkey.openvex.json", "\"name\": \"", '"');
+    assert!(told.len() > 30, "the document has entries");
+    assert_eq!(told, listed, "packaging/vex >docs/latchkey.openvex.json");
+    let text = std::fs::read_to_string(root.join("docs/advisories.md")).expect("a document");
+    let count = format!("\nOf {} CVEs ", told.len());
+    assert!(text.contains(&count), "docs/advisories.md says how many there are");
+}
+
+#[test]
 fn crossings_name_only_tests_that_are_there() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let table = std::fs::read_to_string(root.join("docs/crossings.md")).expect("the table");

@@ -67,7 +67,8 @@ fn install_puts_each_file_in_its_place_and_uninstall_takes_them_away() {
     ];
     assert_eq!(files(folder.path()), installed.map(String::from).into());
     let documents = folder.path().join("usr/local/share/doc/latchkey");
-    for name in ["README.md", "LICENSE", "redis.conf.example", "differences.md"] {
+    for name in ["README.md", "LICENSE", "THIRD-PARTY.txt", "redis.conf.example", "differences.md"]
+    {
         assert!(documents.join(name).exists(), "{name}");
     }
     let unit = read(folder.path().join("usr/local/lib/systemd/system/latchkey.service"));
@@ -102,7 +103,7 @@ fn recipes_of_package_managers_have_the_checksums_of_a_releases_files() {
         })
     });
     let mut fill_in = Command::new("packaging/recipes/fill-in");
-    run(fill_in.args([&files, &out]).env("URL", "https://example.org/x"));
+    run(fill_in.args([&files, &out]).env("URL", "https://example.org/x").env("UNPUBLISHED", "yes"));
     // Which of the files, and which of the two sums.
     let wanted: [(&str, &[usize], usize); 4] = [
         ("latchkey.rb", &[0], 0),
@@ -121,6 +122,25 @@ fn recipes_of_package_managers_have_the_checksums_of_a_releases_files() {
     std::fs::remove_file(files.join("latchkey-9.8.7-linux-arm64")).expect("it is there");
     let output = fill_in.output().expect("the program starts");
     assert!(!output.status.success());
+}
+
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "needs GNU's tools")]
+fn who_publishes_is_said_or_nothing_is_released() {
+    let told = |environment: &[(&str, &str)], key: &str| {
+        let mut command = Command::new("packaging/published");
+        command.current_dir(SOURCE).arg(key).env_remove("TAG").env_remove("UNPUBLISHED");
+        command.envs(environment.iter().copied()).output().expect("the program starts")
+    };
+    let is_empty = read(Path::new(SOURCE).join("packaging/publisher")).contains("=\"\"");
+    for environment in [&[][..], &[("UNPUBLISHED", "yes"), ("TAG", "v9.8.7")]] {
+        let output = told(environment, "check");
+        assert_eq!(output.status.success(), !is_empty, "{environment:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!is_empty || said.contains("packaging/publisher"), "{said}");
+    }
+    let output = told(&[("UNPUBLISHED", "yes")], "MAINTAINER");
+    assert!(output.status.success() && output.stdout.ends_with(b">\n"));
 }
 
 #[test]
