@@ -79,7 +79,7 @@ page: ## the page in a real browser: a stuck lock is found and broken (needs pyt
 crash: build ## kills a server under load for a minute and looks for answered writes; ARGS="--seconds 600 --binary PATH"
 	tests/crash/run --binary $(TARGET)/release/latchkey $(ARGS)
 
-failover: build ## three nodes, three redis-sentinels, 20 failovers under load; ARGS="--binary PATH --rounds 4 --config 'NAME VALUE'"
+failover: build ## three nodes, three redis-sentinels, 20 failovers under load; ARGS="--binary PATH --rounds 4 --config 'NAME VALUE' --clients redis-py,go-redis,jedis,lettuce"
 	tests/failover/run --binary $(TARGET)/release/latchkey $(ARGS)
 
 locks: build ## locks under kills, pauses, clock steps, restarts and failovers; ARGS="--only L1,L5 --seconds 60 --seed 7", "--list"

@@ -223,7 +223,15 @@ impl Gate<'_> {
             }
             Verdict::Refuse(error) => {
                 self.abandon_if_exec(command);
-                return self.reject(Some(command), &error);
+                let steps_down = self.core.state.replication.promoted.refusal();
+                let asks_again = steps_down.is_some_and(|refusal| refusal == error);
+                let ran = self.reject(Some(command), &error);
+                // A sentinel that had not heard of the promotion may have sent it here. Some
+                // libraries ask again only when a connection ends.
+                if asks_again && let Some(id) = self.caller.client() {
+                    self.core.state.clients.close_after_reply(id, self.core.state.now);
+                }
+                return ran;
             }
             Verdict::Deny(denied) => {
                 let id = self.caller.client();

@@ -112,6 +112,16 @@ impl Promoted {
                 known.epoch = known.epoch.max(hello.epoch);
                 false
             }
+            // The first message after this server's own promotion may have named its predecessor,
+            // which follows it by now.
+            Some(known)
+                if !names_replica
+                    && hello.epoch > known.epoch
+                    && self.replicas.contains(&known.primary) =>
+            {
+                *known = hello.clone();
+                false
+            }
             Some(known) => names_replica && hello.epoch > known.epoch,
         }
     }
@@ -150,6 +160,16 @@ mod tests {
             assert_eq!(Hello::parse(text.as_bytes()), None, "{text}");
         }
         assert_eq!(Hello::parse(b"\xff,1,b,2,main,h,1,1"), None);
+    }
+
+    #[test]
+    fn a_predecessor_named_first_can_be_promoted_again() {
+        let mut promoted = Promoted::default();
+        assert!(!promoted.hear(&hello("s,1,b,2,main,old,1,3"), 5));
+        assert!(!promoted.hear(&hello("s,1,b,2,main,own,1,4"), 5));
+        promoted.note_replica(("old".into(), 1));
+        assert!(!promoted.hear(&hello("s,1,b,2,main,own,1,4"), 5));
+        assert!(promoted.hear(&hello("s,1,b,2,main,old,1,5"), 5));
     }
 
     #[test]

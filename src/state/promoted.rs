@@ -32,6 +32,19 @@ impl State {
         }
     }
 
+    /// Whether a message in this channel is not postponed, because writes wait for nothing but the
+    /// sentinels' word. A postponed one would hold back the later ones of its connection, the word
+    /// among them.
+    pub fn lets_sentinels_speak(&self, channel: &[u8]) -> bool {
+        let is_other = |cause: &PauseCause| *cause != PauseCause::Promotion;
+        channel == CHANNEL
+            && self.heeds_promotions()
+            && !PauseCause::ALL
+                .iter()
+                .filter(|it| is_other(it))
+                .any(|it| self.pauses.by(*it).is_some())
+    }
+
     fn hear_sentinel(&mut self, message: &[u8]) {
         let Some(hello) = Hello::parse(message) else { return };
         let now_us = self.now.boot_us;

@@ -36,6 +36,8 @@ impl State {
     pub fn refusal_by(&self, rule: WriteRule) -> Option<CommandError> {
         match rule {
             WriteRule::Disk => self.disk_refusal(),
+            // Libraries look for another primary after READONLY, not after NOREPLICAS.
+            WriteRule::Replicas if self.replication.promoted.by.is_some() => None,
             WriteRule::Replicas => self.lacks_replicas().then_some(CommandError::NoReplicas),
             WriteRule::Restart => {
                 self.replication.restart.refusal().or_else(|| self.replication.promoted.refusal())
