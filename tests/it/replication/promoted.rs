@@ -137,6 +137,22 @@ fn a_planned_failover_takes_no_write_at_the_old_primary() {
 }
 
 #[test]
+fn a_sentinels_earlier_message_does_not_hold_back_its_word() {
+    let mut scene = Scene::new(&["min-replicas-to-write 0"]);
+    scene.leave();
+    scene.answer_promoted();
+    let (own, port) = (scene.server.address.port(), scene.replica_port());
+    scene.say(own, 5);
+    scene.say(port, 6);
+    scene.answer_promoted();
+    let mut late = scene.server.connect();
+    assert_eq!(late.call(&["CONFIG", "SET", "min-replicas-to-write", "1"]).show(), "OK");
+    // Not NOREPLICAS, after which libraries would stay.
+    assert_eq!(late.call(&["SET", "k2", "v"]).show(), REFUSED);
+    assert!(late.reply().is_none(), "a client that a sentinel has sent back is closed");
+}
+
+#[test]
 fn writes_wait_no_longer_than_for_an_answer() {
     for answer in ["role:slave\r\nmaster_replid2:x", "role:master\r\nmaster_replid2:0000", "", "*"]
     {
