@@ -385,8 +385,11 @@ impl Waits {
 
     /// Makes it final that places were taken, or restores them.
     pub fn end_undo(&mut self, rolls_back: bool) {
-        let taken = self.undoable.take().unwrap_or_default();
-        taken.into_iter().filter(|_| rolls_back).for_each(|wait| drop(self.insert(Box::new(wait))));
+        if let Some(taken) = self.undoable.take()
+            && rolls_back
+        {
+            taken.into_iter().for_each(|wait| drop(self.insert(Box::new(wait))));
+        }
     }
 
     // ---- numbers --------------------------------------------------------------------------------

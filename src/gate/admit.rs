@@ -373,8 +373,8 @@ pub fn admit_scripted(
         return refuse(READ_ONLY);
     }
     let begins_to_write = writes && !running.wrote;
-    let mut rules = WriteRule::ALL.into_iter().rev();
-    if begins_to_write && let Some(error) = rules.find_map(|rule| state.refusal_by(rule)) {
+    let mut rules = WriteRule::ALL.iter().rev();
+    if begins_to_write && let Some(error) = rules.find_map(|rule| state.refusal_by(*rule)) {
         return refuse(&error.wire());
     }
     let lacks_memory = running.out_of_memory && !running.wrote && !running.allow_oom;

@@ -176,8 +176,11 @@ pub struct LockHistory {
     /// Each lock has its place in one set, by its key's hash. Empty until the first holding has
     /// ended.
     sets: Vec<[Option<Box<History>>; SET_SIZE]>,
-    /// While a script's changes can be undone: the holdings that it has ended.
-    undoable: Option<BTreeMap<Name, History>>,
+    /// Whether a script's changes can be undone.
+    is_undoable: bool,
+    /// Then: the holdings that it has ended. Of most scripts there are none, so that the map is
+    /// neither made nor dropped for each.
+    undoable: BTreeMap<Name, History>,
 }
 
 impl LockHistory {
@@ -219,32 +222,34 @@ impl LockHistory {
         if key.bytes.len() > NAME_MAX {
             return;
         }
-        match &mut self.undoable {
-            Some(undoable) => {
-                let history = undoable.entry((database, key.bytes.into()));
-                history.or_insert_with(|| History::new(database, key)).note(ended);
-            }
-            None => self.place(database, key).note(ended),
+        if self.is_undoable {
+            let history = self.undoable.entry((database, key.bytes.into()));
+            history.or_insert_with(|| History::new(database, key)).note(ended);
+        } else {
+            self.place(database, key).note(ended);
         }
     }
 
     /// The number of a lock's holdings that have ended, as far as they are remembered.
     pub fn ended(&self, database: DbIndex, key: Key<'_>) -> u64 {
-        let undoable = self.undoable.as_ref().filter(|undoable| !undoable.is_empty());
-        let lately = undoable.and_then(|undoable| undoable.get(&(database, key.bytes.into())));
+        let lately = match self.undoable.is_empty() {
+            true => None,
+            false => self.undoable.get(&(database, key.bytes.into())),
+        };
         self.of(database, key).map_or(0, History::ended) + lately.map_or(0, History::ended)
     }
 
     /// Makes holdings that end from now on undoable until [`Self::end_undo`].
     #[inline]
     pub fn begin_undo(&mut self) {
-        self.undoable = Some(BTreeMap::new());
+        self.is_undoable = true;
     }
 
     /// Makes the ends since [`Self::begin_undo`] final.
     #[inline]
     pub fn end_undo(&mut self) {
-        for (_, later) in self.undoable.take().unwrap_or_default() {
+        self.is_undoable = false;
+        while let Some((_, later)) = self.undoable.pop_first() {
             let name = later.key.clone();
             let key = Key { bytes: &name, hash: later.hash };
             self.place(later.database, key).append(later);
@@ -253,7 +258,8 @@ impl LockHistory {
 
     /// Forgets the ends since [`Self::begin_undo`].
     pub fn roll_back(&mut self) {
-        self.undoable = None;
+        self.is_undoable = false;
+        self.undoable.clear();
     }
 
     fn place(&mut self, database: DbIndex, key: Key<'_>) -> &mut History {

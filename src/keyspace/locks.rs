@@ -123,8 +123,8 @@ struct Undoable {
     /// The last fence granted before.
     last: u64,
     before: Vec<Before>,
-    /// The holdings whose former state is in `before`.
-    noted: BTreeSet<Place>,
+    /// The holdings whose former state is in `before`; none for most scripts.
+    noted: Option<Box<BTreeSet<Place>>>,
     /// Ends of holdings, which count once the changes are final.
     ends: Vec<End>,
 }
@@ -289,8 +289,7 @@ impl Locks {
     pub fn begin_undo(&mut self) {
         let last = self.fences.last();
         self.history.begin_undo();
-        self.undoable =
-            Some(Undoable { last, before: Vec::new(), noted: BTreeSet::new(), ends: Vec::new() });
+        self.undoable = Some(Undoable { last, before: Vec::new(), noted: None, ends: Vec::new() });
     }
 
     /// Makes the changes since [`Self::begin_undo`] final. Returns the locks whose freeing may take
@@ -333,7 +332,7 @@ impl Locks {
     fn note_undo(&mut self, at: At<'_>, held: &Held) {
         if let Some(Undoable { last, before, noted, .. }) = &mut self.undoable
             && held.fence <= *last
-            && noted.insert(at.to_place())
+            && noted.get_or_insert_default().insert(at.to_place())
         {
             before.push(Before::Holding(at.to_place(), held.clone()));
         }

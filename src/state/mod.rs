@@ -364,7 +364,7 @@ impl State {
         // Replicas have a fast path of their own.
         const REFUSALS: [WriteRule; 3] = [WriteRule::Disk, WriteRule::Replicas, WriteRule::Restart];
         let is_closed = self.applies_maxmemory()
-            || REFUSALS.into_iter().any(|rule| self.refusal_by(rule).is_some())
+            || REFUSALS.iter().any(|rule| self.refusal_by(*rule).is_some())
             || self.scripts.is_busy()
             || !self.monitors.is_empty()
             || self.stands_still()
