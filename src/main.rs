@@ -157,27 +157,18 @@ fn restore(args: &[OsString]) -> Result<String, String> {
     let loaded = loaded.map_err(|error| String::from_utf8_lossy(&error.message()).into_owned())?;
     let Startup::Serve(settings) = loaded else { return Err(RESTORE_USAGE.into()) };
     let mut config = settings.config;
-    let absolute = |path: &Path| {
-        path.canonicalize().map_err(|error| format!("{}: {error}", path.display()))
-    };
+    let absolute =
+        |path: &Path| path.canonicalize().map_err(|error| format!("{}: {error}", path.display()));
     let file = absolute(Path::new(file))?;
     config.dir = absolute(&config.dir)?;
     let bar = Bar::default();
-    let restore = Restore {
-        disk: Arc::new(RealDisk),
-        clock: &Clock::System,
-        file: &file,
-        config: &config,
-    };
+    let restore =
+        Restore { disk: Arc::new(RealDisk), clock: &Clock::System, file: &file, config: &config };
     let Restored { facts, has_record, placed, kept, left } =
         restore.run(&mut |done, size| bar.show(done, size))?;
     let by = if has_record { "the record beside it" } else { "its own checksum alone" };
-    let mut text = format!(
-        "{}: {} keys, {} bytes, right by {by}\n",
-        file.display(),
-        facts.keys,
-        facts.bytes
-    );
+    let mut text =
+        format!("{}: {} keys, {} bytes, right by {by}\n", file.display(), facts.keys, facts.bytes);
     for path in placed {
         text += &format!("Restored: {}\n", path.display());
     }

@@ -19,7 +19,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::ClientConfig;
 use sha2::{Digest, Sha256};
 
 use super::{Hashing, record, stamp};
@@ -169,7 +168,10 @@ impl Backup {
         };
         let label = label(&self.host, self.port);
         let place = Place::open(disk, &self.folder, &label)?;
-        let taken = self.fill(&place, tls, clock, progress);
+        let connection = Connection::open(&self.host, self.port, tls, self.timeout);
+        let connection = connection.map_err(|error| self.told(&error));
+        let taken =
+            connection.and_then(|connection| self.fill(&place, connection, clock, progress));
         if taken.is_err() {
             // If it stays, the next backup overwrites it.
             let _ = disk.remove(&place.part);
@@ -180,13 +182,10 @@ impl Backup {
     fn fill(
         &self,
         place: &Place<'_>,
-        tls: Option<Arc<ClientConfig>>,
+        mut connection: impl Read + Write,
         clock: &Clock,
         progress: &mut dyn FnMut(Step),
     ) -> Result<Done, String> {
-        let at = |error: io::Error| self.told(&error);
-        let connection = Connection::open(&self.host, self.port, tls, self.timeout);
-        let mut connection = connection.map_err(at)?;
         let options = HandshakeOptions {
             password: self.password.clone(),
             user: self.user.clone(),
@@ -352,9 +351,8 @@ struct Place<'a> {
 
 impl<'a> Place<'a> {
     fn open(disk: &'a dyn Disk, folder: &'a Path, label: &'a str) -> Result<Self, String> {
-        let failed = |path: &Path, error: io::Error| {
-            format!("{}: {}", path.display(), system_text(&error))
-        };
+        let failed =
+            |path: &Path, error: io::Error| format!("{}: {}", path.display(), system_text(&error));
         disk.create_folder(folder).map_err(|error| failed(folder, error))?;
         let part = folder.join(format!("temp-{label}.part"));
         let file = match disk.open_locked(&part) {
@@ -387,9 +385,10 @@ impl<'a> Place<'a> {
             };
             let time = snapshot.strip_prefix(&start).and_then(|rest| rest.strip_suffix(".rdb"));
             if time.is_some_and(is_time)
-                && self.disk.size(&self.folder.join(snapshot)).is_err_and(|error| {
-                    error.kind() == io::ErrorKind::NotFound
-                })
+                && self
+                    .disk
+                    .size(&self.folder.join(snapshot))
+                    .is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
             {
                 let _ = self.disk.remove(&self.folder.join(name));
             }

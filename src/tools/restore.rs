@@ -126,7 +126,9 @@ impl Restore<'_> {
         if let (Some(log), Some(base)) = (&mut log, &base) {
             let switched = log.finish_rewrite(base, BaseFormat::Rdb, i64::MAX);
             switched.map_err(|error| match replaces_dump {
-                true => format!("{error}. The RDB file is the new one, the append-only file is not"),
+                true => {
+                    format!("{error}. The RDB file is the new one, the append-only file is not")
+                }
                 false => error.to_string(),
             })?;
             self.disk.own_as(&log.manifest_path(), &self.config.dir);
@@ -245,6 +247,7 @@ impl Restore<'_> {
         let folder = with_suffix(log.path(), suffix);
         self.disk.create_folder(&folder).map_err(|error| failed(&folder, &error))?;
         self.disk.own_as(&folder, &self.config.dir);
+        self.sync(&self.config.dir)?;
         for name in &names {
             self.keep(&log.path().join(name), &folder.join(name))?;
         }
