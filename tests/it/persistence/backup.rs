@@ -251,7 +251,7 @@ fn a_start_tells_of_a_dump_that_it_does_not_load() {
 fn a_password_comes_from_the_environment_or_an_option() {
     let (dir, folder) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir());
     let folder = folder.expect("a folder");
-    let acl = ["--user", "saver on >s3 -@all +psync +replconf +ping"];
+    let acl = ["--user", "saver", "on", ">s3", "-@all", "+psync", "+replconf", "+ping"];
     let server = Server::start(dir.path(), &acl);
     let _: String = server.ask("CONFIG SET requirepass s2");
     let refused = fail(&mut backup(server.port, folder.path()));
