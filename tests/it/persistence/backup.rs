@@ -47,6 +47,14 @@ impl Server {
         words.for_each(|word| _ = command.arg(word));
         command.query(&mut self.try_connect().expect("a connection")).expect("an answer")
     }
+
+    /// Sets keys by a script: DEBUG POPULATE does not go to the append-only file.
+    fn fill(&self, keys: u64) {
+        let script = "for i = 1, ARGV[1] do redis.call('SET', 'old:' .. i, i) end";
+        let mut connection = self.try_connect().expect("a connection");
+        let filled = redis::cmd("EVAL").arg(script).arg(0).arg(keys).query(&mut connection);
+        let (): () = filled.expect("the keys are set");
+    }
 }
 
 impl Drop for Server {
@@ -180,7 +188,7 @@ fn a_restore_leaves_the_old_data_or_the_new_whenever_it_is_killed() {
     let dir = tempfile::tempdir().expect("a folder");
     let options = ["--appendonly", "yes"];
     let mut server = Server::start(dir.path(), &options);
-    let _: String = server.ask("DEBUG POPULATE 3000 old 100");
+    server.fill(3000);
     let mut expected = 3000u64;
     let refused = fail(&mut restore(&file, dir.path()));
     assert!(refused.contains("stop it first") || refused.contains("Another server"), "{refused}");
@@ -202,7 +210,7 @@ fn a_restore_leaves_the_old_data_or_the_new_whenever_it_is_killed() {
         if keys == 20_000 {
             let _: String = server.ask("FLUSHALL");
             expected = 2000 + random.u64(..1000);
-            let _: String = server.ask(&format!("DEBUG POPULATE {expected} old 100"));
+            server.fill(expected);
         }
         let _: String = server.ask("SET written here");
         expected = server.ask("DBSIZE");
