@@ -6,7 +6,7 @@
 //! row and those below it:
 //!
 //! ```text
-//! server                                   owns all state; runs one turn of the loop
+//! server  tools                            owns all state; runs one turn of the loop; programs beside the server
 //! http                                     probes, metrics and the page
 //! command                                  one folder or file for each family: specifications and handlers
 //! figures                                  the table of all that is counted and measured
@@ -49,6 +49,7 @@ pub mod server;
 pub mod state;
 pub mod stats;
 pub mod sys;
+pub mod tools;
 pub mod types;
 pub mod waiting;
 

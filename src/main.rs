@@ -10,6 +10,7 @@ use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
@@ -31,6 +32,8 @@ use latchkey::sys::process::{self, Supervisor};
 use latchkey::sys::restart::{self, Invocation};
 use latchkey::sys::system::{self, Title};
 use latchkey::sys::{build, crash, jemalloc};
+use latchkey::tools::backup::{Backup, Done, PASSWORD_VARIABLE, Step};
+use latchkey::tools::restore::{Restore, Restored};
 
 /// The pidfile of a daemon without `pidfile`.
 const DEFAULT_PIDFILE: &[u8] = b"/var/run/redis.pid";
@@ -94,12 +97,95 @@ fn check_tool(name: &OsStr, args: &[OsString]) -> Option<u8> {
         check_rdb("latchkey --check-rdb", &args[1..])
     } else if first == Some(OsStr::new("--check-aof")) {
         check_aof("latchkey --check-aof", &args[1..])
+    } else if first == Some(OsStr::new("--backup")) {
+        told(backup(&args[1..]))
+    } else if first == Some(OsStr::new("--restore")) {
+        told(restore(&args[1..]))
     } else if first == Some(OsStr::new("--completions")) {
         print_completions(&args[1..])
     } else {
         return None;
     };
     Some(code as u8)
+}
+
+/// The exit code of a tool. Its text is printed to standard output, or to standard error if it has
+/// failed.
+fn told(result: Result<String, String>) -> i32 {
+    // Writing fails harmlessly if nobody reads the output.
+    match result {
+        Ok(text) => {
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            0
+        }
+        Err(text) => {
+            let _ = writeln!(std::io::stderr(), "{}", text.trim_end());
+            1
+        }
+    }
+}
+
+/// `--backup`.
+fn backup(args: &[OsString]) -> Result<String, String> {
+    let backup = Backup::parse(args, std::env::var_os(PASSWORD_VARIABLE))?;
+    let (receives, checks) = (Bar::default(), Bar::default());
+    let done = backup.take(&RealDisk, &Clock::System, &mut |step| match step {
+        Step::Received(done, total) if total > 0 => receives.show(done, total),
+        Step::Received(..) => {}
+        Step::Checked(done, total) => checks.show(done, total),
+    })?;
+    let Done { path, facts, history } = done;
+    let mut text = format!("{}: {} keys, {} bytes", path.display(), facts.keys, facts.bytes);
+    if let Some((id, offset)) = history {
+        text += &format!(", at offset {offset} of {id}");
+    }
+    Ok(text + "\n")
+}
+
+const RESTORE_USAGE: &str = "\
+Usage: latchkey --restore <file> /path/to/redis.conf [options]
+       latchkey --restore <file> --dir <folder> [options]
+       The file and options are those with which the server is started.";
+
+/// `--restore`.
+fn restore(args: &[OsString]) -> Result<String, String> {
+    let [file, start @ ..] = args else { return Err(RESTORE_USAGE.into()) };
+    if start.is_empty() {
+        return Err(RESTORE_USAGE.into());
+    }
+    let loaded = Config::load(start);
+    let loaded = loaded.map_err(|error| String::from_utf8_lossy(&error.message()).into_owned())?;
+    let Startup::Serve(settings) = loaded else { return Err(RESTORE_USAGE.into()) };
+    let mut config = settings.config;
+    let absolute =
+        |path: &Path| path.canonicalize().map_err(|error| format!("{}: {error}", path.display()));
+    let file = absolute(Path::new(file))?;
+    config.dir = absolute(&config.dir)?;
+    let bar = Bar::default();
+    let restore =
+        Restore { disk: Arc::new(RealDisk), clock: &Clock::System, file: &file, config: &config };
+    let Restored { facts, has_record, placed, kept, left } =
+        restore.run(&mut |done, size| bar.show(done, size))?;
+    let by = if has_record { "the record beside it" } else { "its own checksum alone" };
+    let mut text =
+        format!("{}: {} keys, {} bytes, right by {by}\n", file.display(), facts.keys, facts.bytes);
+    for path in placed {
+        text += &format!("Restored: {}\n", path.display());
+    }
+    for (old, new) in &kept {
+        text += &format!("Kept:     {} as {}\n", old.display(), new.display());
+    }
+    for path in left {
+        text += &format!("Not needed any more, and still there: {}\n", path.display());
+    }
+    if let Some(primary) = &config.replicaof {
+        text += &format!(
+            "The server follows {}:{} by its configuration, which will replace this data\n",
+            String::from_utf8_lossy(&primary.host),
+            primary.port
+        );
+    }
+    Ok(text)
 }
 
 fn print_completions(args: &[OsString]) -> i32 {

@@ -14,7 +14,7 @@ mod figures;
 /// The rows of the architecture, from the top. A module may use its own row and those below.
 const ROWS: &[&[&str]] = &[
     &["main"],
-    &["server"],
+    &["server", "tools"],
     &["http"],
     &["command"],
     &["figures"],

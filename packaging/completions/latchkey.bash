@@ -105,6 +105,8 @@ _latchkey_options="
     --check-system
     --check-rdb
     --check-aof
+    --backup
+    --restore
     --completions
     --version
     --help

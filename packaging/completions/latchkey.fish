@@ -3,6 +3,8 @@ complete -c latchkey -l check-config -r -d 'Reports every fault that would preve
 complete -c latchkey -l check-system -r -d 'Reports unfavourable settings of the machine'
 complete -c latchkey -l check-rdb -r -d 'Checks an RDB file'
 complete -c latchkey -l check-aof -r -d 'Checks an append-only file or its manifest'
+complete -c latchkey -l backup -r -d 'Takes a snapshot of a running server'
+complete -c latchkey -l restore -r -d 'Puts a snapshot into the data folder'
 complete -c latchkey -l completions -x -a 'bash zsh fish' -d 'Prints the completions for a shell'
 complete -c latchkey -l version -f -d 'Prints the version'
 complete -c latchkey -l help -f -d 'Prints a summary'

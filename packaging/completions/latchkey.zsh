@@ -5,6 +5,8 @@ _arguments \
   '--check-system[Reports unfavourable settings of the machine]:file:_files' \
   '--check-rdb[Checks an RDB file]:file:_files' \
   '--check-aof[Checks an append-only file or its manifest]:file:_files' \
+  '--backup[Takes a snapshot of a running server]:file:_files' \
+  '--restore[Puts a snapshot into the data folder]:file:_files' \
   '--completions[Prints the completions for a shell]:shell:(bash zsh fish)' \
   '--version[Prints the version]' \
   '--help[Prints a summary]' \

@@ -72,6 +72,10 @@ Usage: latchkey [/path/to/redis.conf] [options] [-]
                              reports unfavourable settings of the machine
        latchkey --check-rdb <file> [--rdb-version-check relaxed]
        latchkey --check-aof [--fix | --truncate-to-timestamp <seconds>] <file or manifest>
+       latchkey --backup <host>:<port> <folder> [options]
+                             takes a snapshot of a running server
+       latchkey --restore <file> [/path/to/redis.conf] [options]
+                             puts a snapshot into the data folder
        latchkey --completions bash | zsh | fish
        latchkey -v | --version
        latchkey -h | --help
@@ -86,11 +90,13 @@ Examples:
 
 /// Options that are no directives, and their effects. They are recognised as the first argument
 /// only.
-pub(super) const TOOL_OPTIONS: [(&str, &str); 7] = [
+pub(super) const TOOL_OPTIONS: [(&str, &str); 9] = [
     ("check-config", "Reports every fault that would prevent a start"),
     ("check-system", "Reports unfavourable settings of the machine"),
     ("check-rdb", "Checks an RDB file"),
     ("check-aof", "Checks an append-only file or its manifest"),
+    ("backup", "Takes a snapshot of a running server"),
+    ("restore", "Puts a snapshot into the data folder"),
     ("completions", "Prints the completions for a shell"),
     ("version", "Prints the version"),
     ("help", "Prints a summary"),

@@ -663,6 +663,9 @@ pub fn load_at_start(core: &mut Core) -> Result<(), LoadError> {
             unread.display()
         );
     }
+    if !folder.manifest().is_empty() {
+        note_unread(&core.state, &folder, bytes);
+    }
     let may_cut = core.state.config.aof_load_truncated;
     let loaded = load_folder(core, &folder, bytes, may_cut)?;
     for warning in &loaded.warnings {
@@ -675,6 +678,29 @@ pub fn load_at_start(core: &mut Core) -> Result<(), LoadError> {
     persistence::note_loaded(core);
     persistence::begin_aof_at_start(core, folder, loaded.bytes, loaded.base_bytes)?;
     Ok(())
+}
+
+/// Logs that an RDB file is not loaded, if it may be meant to: somebody has put it beside an
+/// append-only folder. `bytes`: those of the append-only file. A save before the last end looks the
+/// same.
+fn note_unread(state: &State, folder: &AofFolder, bytes: u64) {
+    let (disk, dump) = (state.persistence.disk(), state.rdb_path());
+    let Ok(size) = disk.size(&dump) else { return };
+    let files = folder.manifest().files().map(|file| folder.path_of(&file.name));
+    let last = files.chain([folder.manifest_path()]).filter_map(|path| disk.changed(&path)).max();
+    let is_newer = disk.changed(&dump).is_some_and(|at| last.is_some_and(|last| at > last));
+    let why = match (is_newer, size > bytes) {
+        (false, false) => return,
+        (true, false) => "newer",
+        (false, true) => "larger",
+        (true, true) => "newer and larger",
+    };
+    let (dump, dir) = (dump.display(), state.config.dir.display());
+    notice!(
+        state,
+        "{dump} is not loaded, since the append only file is, though it is {why} ({size} bytes, the append only file has \
+         {bytes}). To load it, stop the server without saving and run: latchkey --restore {dump} --dir {dir}"
+    );
 }
 
 /// Removes temporary files of killed processes.

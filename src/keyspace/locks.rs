@@ -124,7 +124,7 @@ struct Undoable {
     last: u64,
     before: Vec<Before>,
     /// The holdings whose former state is in `before`; none for most scripts.
-    noted: Option<Box<BTreeSet<Place>>>,
+    noted: Option<BTreeSet<Place>>,
     /// Ends of holdings, which count once the changes are final.
     ends: Vec<End>,
 }

@@ -5,8 +5,9 @@
 //! can be read or written, for all others; `source` tells their events apart. `bus` connects the
 //! nodes of a cluster. `primary` is the socket to the primary, which `dialer` connects; `lines` are
 //! such sockets to the targets of MIGRATE and of slot migrations. `http` is for probes and the
-//! page.
+//! page. `blocking` is a connection of a program that does nothing else.
 
+pub mod blocking;
 pub mod bus;
 pub mod dialer;
 pub mod http;

@@ -11,6 +11,7 @@
 //! REPLCONF capa eof capa psync2 capa run-id=ID  +OK   (the same; others ignore capabilities that they do not know)
 //! REPLCONF version 9.0.0                      +OK   (the same: Redis 7.0 does not know it)
 //! REPLCONF set-cluster-node-id ID             +OK   (the same; sent only by a node of a cluster)
+//! REPLCONF rdb-only 1                         +OK   (the same; sent only for a snapshot without the stream)
 //! PSYNC id offset | PSYNC ? -1                +CONTINUE [id]             and the stream from there
 //!                                             +FULLRESYNC id offset      and a snapshot, then the stream
 //!                                             -NOMASTERLINK | -LOADING   to be tried later
@@ -56,6 +57,8 @@ pub struct HandshakeOptions {
     pub node_id: Option<NodeId>,
     /// PSYNC is sent with FAILOVER: the other side is to become the primary.
     pub is_failover: bool,
+    /// Only a snapshot is wanted: the other side keeps no stream for it.
+    pub snapshot_only: bool,
 }
 
 /// The prefix of the process's ID among the capabilities.
@@ -75,6 +78,7 @@ enum Awaits {
     Capabilities,
     Version,
     NodeId,
+    SnapshotOnly,
     Psync,
     /// The line before a snapshot: its length or its mark.
     Preamble,
@@ -314,7 +318,10 @@ impl Link {
                 self.awaits = Awaits::Version;
             }
             Awaits::Version if self.options.node_id.is_some() => self.awaits = Awaits::NodeId,
-            Awaits::Version | Awaits::NodeId => self.send_psync(),
+            Awaits::Version | Awaits::NodeId if self.options.snapshot_only => {
+                self.awaits = Awaits::SnapshotOnly;
+            }
+            Awaits::Version | Awaits::NodeId | Awaits::SnapshotOnly => self.send_psync(),
             // Empty lines keep the connection alive while the primary prepares.
             Awaits::Psync | Awaits::Preamble if line.is_empty() => {}
             Awaits::Psync => self.read_psync_reply(line, text),
@@ -348,6 +355,9 @@ impl Link {
         self.send(&[b"REPLCONF", b"version", VERSION]);
         if let Some(id) = node_id {
             self.send(&[b"REPLCONF", b"set-cluster-node-id", id.as_bytes()]);
+        }
+        if self.options.snapshot_only {
+            self.send(&[b"REPLCONF", b"rdb-only", b"1"]);
         }
     }
 

@@ -348,6 +348,7 @@ fn hello(state: &State) -> HandshakeOptions {
         run_id: state.process.identity.run_id.clone(),
         node_id: state.cluster.as_ref().map(|cluster| cluster.myself().id),
         is_failover: following.is_some_and(|following| following.is_failover),
+        snapshot_only: false,
     }
 }
 

@@ -18,6 +18,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -59,6 +60,18 @@ pub trait Disk: Send + Sync + std::fmt::Debug {
 
     /// Renames a file atomically, replacing any file at `to`.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Gives a file a further name, in the same file system. `AlreadyExists`: something has it. Not
+    /// all file systems can do it.
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Gives a file or folder the owner and group of another one, if this process may do so.
+    fn own_as(&self, _path: &Path, _other: &Path) {}
+
+    /// When a file was last changed or got its name. None: the disk does not know.
+    fn changed(&self, _path: &Path) -> Option<SystemTime> {
+        None
+    }
 
     /// Removes a file's name.
     fn remove(&self, path: &Path) -> io::Result<()>;
@@ -135,6 +148,12 @@ pub fn write_all(file: &dyn DiskFile, mut bytes: &[u8]) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether an error of locking is that of a file system without locks.
+pub fn knows_no_locks(error: &io::Error) -> bool {
+    let number = error.raw_os_error();
+    number.is_some_and(|number| [libc::ENOLCK, libc::ENOSYS, libc::EOPNOTSUPP].contains(&number))
 }
 
 /// Adapts a file to `std::io::Write`.
@@ -292,6 +311,24 @@ impl Disk for RealDisk {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         std::fs::rename(from, to)
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::hard_link(from, to)
+    }
+
+    fn own_as(&self, path: &Path, other: &Path) {
+        if let Ok(other) = std::fs::metadata(other) {
+            // Only root may give files away; for others they have the right owner.
+            let _ = std::os::unix::fs::lchown(path, Some(other.uid()), Some(other.gid()));
+        }
+    }
+
+    fn changed(&self, path: &Path) -> Option<SystemTime> {
+        let found = std::fs::metadata(path).ok()?;
+        let seconds = u64::try_from(found.ctime()).ok()?;
+        let nanoseconds = u32::try_from(found.ctime_nsec()).ok()?;
+        UNIX_EPOCH.checked_add(Duration::new(seconds, nanoseconds))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -467,7 +504,13 @@ mod tests {
         drop(locked);
         assert!(disk.open_locked(&folder.join("b")).unwrap().is_some());
         drop(inherited);
+        disk.link(&folder.join("b"), &folder.join("c")).unwrap();
+        let taken = disk.link(&folder.join("b"), &folder.join("c")).unwrap_err();
+        assert_eq!(taken.kind(), io::ErrorKind::AlreadyExists);
         disk.remove(&folder.join("b")).unwrap();
+        assert_eq!(read_whole(&disk, &folder.join("c"), 6).unwrap(), b"newer");
+        assert!(disk.changed(&folder.join("c")).is_some());
+        disk.remove(&folder.join("c")).unwrap();
         assert!(disk.list(&folder).unwrap().is_empty());
     }
 }

@@ -113,6 +113,39 @@ impl Tls {
     }
 }
 
+/// The settings for connections of a program that serves nobody. Of the configuration, only the
+/// authorities, `tls-client-cert-file` and its key, the versions and the ciphers matter. Errors: a
+/// text.
+pub fn client_only(config: &Config, clock: &Clock) -> Result<Arc<ClientConfig>, String> {
+    let failed = |error: rustls::Error| format!("Failed to configure TLS: {error}");
+    let mut notes = Vec::new();
+    let versions = protocol_versions(&config.tls_protocols)?;
+    let provider = provider(config, &mut notes).map_err(|fault| fault.text)?;
+    let trusted = files::authorities(config).map_err(|fault| fault.text)?;
+    let authorities = Arc::new(Authorities::new(trusted, config, &provider));
+    let time: Arc<dyn TimeProvider> = Arc::new(ServerTime(clock.clone()));
+    let builder = ClientConfig::builder_with_details(provider, time)
+        .with_protocol_versions(&versions)
+        .map_err(failed)?
+        .dangerous() // `Authorities` verifies the chain, but not the name
+        .with_custom_certificate_verifier(authorities);
+    let mut client = if config.tls_client_cert_file.is_empty() {
+        builder.with_no_client_auth()
+    } else {
+        let files = KeyFiles {
+            certificate: ("tls-client-cert-file", &config.tls_client_cert_file),
+            key: ("tls-client-key-file", &config.tls_client_key_file),
+            passphrase: &config.tls_client_key_file_pass,
+        };
+        let key = files::certified_key(&files, &ring::default_provider());
+        let first = |faults: Vec<Fault>| faults.into_iter().next().unwrap_or_default().text;
+        builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(key.map_err(first)?)))
+    };
+    client.enable_sni = false;
+    client.resumption = Resumption::disabled();
+    Ok(Arc::new(client))
+}
+
 /// The parts made from files and settings. Each may have a fault.
 struct Parts {
     versions: Vec<&'static SupportedProtocolVersion>,

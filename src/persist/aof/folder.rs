@@ -42,7 +42,7 @@ pub use super::manifest::{AofFile, BaseFormat};
 use super::manifest::{MANIFEST_BYTES_MAX, Manifest, SEQ_MAX};
 use crate::config::system_text;
 use crate::sys::disk::{
-    Disk, DiskFile, ReplaceStep, read_whole, replace_file, replace_locked_file,
+    Disk, DiskFile, ReplaceStep, knows_no_locks, read_whole, replace_file, replace_locked_file,
 };
 
 /// The longest path. Unit: bytes.
@@ -135,6 +135,40 @@ impl AofFolder {
         folder.take_lock()?;
         folder.read()?;
         Ok(folder)
+    }
+
+    /// As [`AofFolder::open_locked`], to replace the files: a manifest that is damaged or missing
+    /// counts as one that lists nothing, and its files' numbers are not used again.
+    pub fn open_to_replace(
+        disk: Arc<dyn Disk>,
+        parent: &Path,
+        dirname: &[u8],
+        filename: &[u8],
+    ) -> Result<Self, FolderError> {
+        let mut folder = AofFolder::unread(disk, parent, dirname, filename);
+        folder.create()?;
+        folder.take_lock()?;
+        if folder.read().is_err() {
+            folder.lock_manifest()?;
+            let text = read_whole(&*folder.disk, &folder.manifest_path(), MANIFEST_BYTES_MAX);
+            folder.own_text = text.unwrap_or_default();
+        }
+        Ok(folder)
+    }
+
+    /// The names of all files of this append-only file in the folder, without the lock and
+    /// temporary ones; also of files that no manifest lists.
+    pub fn own_files(&self) -> Result<Vec<OsString>, FolderError> {
+        let mut names = self.disk.list(&self.path).map_err(|error| self.cannot("read", error))?;
+        let lock = self.lock_path();
+        names.retain(|name| {
+            let rest = name.as_bytes().strip_prefix(&*self.filename);
+            let path = self.path.join(name);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"."))
+                && path != lock
+                && self.disk.is_plain_file(&path)
+        });
+        Ok(names)
     }
 
     fn unread(disk: Arc<dyn Disk>, parent: &Path, dirname: &[u8], filename: &[u8]) -> Self {
@@ -874,12 +908,6 @@ fn is_locked(path: &Path) -> FolderError {
         path.display()
     );
     FolderError { text, source: None }
-}
-
-/// Whether an error of locking is that of a file system without locks.
-fn knows_no_locks(error: &io::Error) -> bool {
-    let number = error.raw_os_error();
-    number.is_some_and(|number| [libc::ENOLCK, libc::ENOSYS, libc::EOPNOTSUPP].contains(&number))
 }
 
 fn cannot_open(name: &[u8], error: io::Error) -> FolderError {

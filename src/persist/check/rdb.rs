@@ -60,7 +60,7 @@ pub fn check_file(
             check_image(name, version_check, source, out, now, &mut |done| progress(done, size))
         }
         Err(error) => {
-            let mut report = Report { out, keys: 0, expires: 0, expired: 0 };
+            let mut report = Report { out, facts: Facts::default() };
             report.line_at(0, &[b"Checking RDB file ", name]);
             report.line(&[b"Cannot open file ", name, b": ", system_text(&error).as_bytes()]);
             None
@@ -80,7 +80,7 @@ pub fn check_image(
     now: Now,
     progress: &mut dyn FnMut(u64),
 ) -> Option<u64> {
-    let mut report = Report { out, keys: 0, expires: 0, expired: 0 };
+    let mut report = Report { out, facts: Facts::default() };
     report.line_at(0, &[b"Checking RDB file ", name]);
     let mut magic = Vec::new();
     // The parser will meet the same error again.
@@ -99,6 +99,46 @@ pub fn check_image(
     }
     report.summary();
     checked.ok()
+}
+
+/// The contents of a file that was read through.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Bytes of the image, which others may follow.
+    pub bytes: u64,
+    pub keys: u64,
+    /// Keys with a deadline.
+    pub expires: u64,
+    /// Keys whose deadline has passed.
+    pub expired: u64,
+    pub functions: u64,
+    /// The highest number of a database.
+    pub database_max: u64,
+    /// The version of the server that wrote it; empty if it does not say so.
+    pub server: Vec<u8>,
+    /// The number of the file's format; 0 before its header.
+    pub rdb_version: u16,
+}
+
+/// Reads an image and decodes each value, as [`check_image`] does, without a report. Errors: a text
+/// with the place and the fault.
+pub fn read_through(
+    source: &mut dyn Read,
+    version_check: VersionCheck,
+    now: Now,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Facts, String> {
+    let mut report = Report { out: &mut std::io::sink(), facts: Facts::default() };
+    let mut parser = Parser::new(source, true).with_versions(version_check);
+    // Only the wording of a fault depends on the first bytes.
+    let magic = [0; Version::MAGIC_BYTES];
+    match check(&magic, &mut parser, &mut report, now, progress) {
+        Ok(bytes) => Ok(Facts { bytes, ..report.facts }),
+        Err(Failure { offset, text, place, .. }) => {
+            let key = place.key.map(|key| format!(", key '{}'", key.escape_ascii()));
+            Err(format!("{text} (at offset {offset}{})", key.unwrap_or_default()))
+        }
+    }
 }
 
 /// A fault, and where it is.
@@ -120,10 +160,14 @@ fn check(
     loop {
         match parser.next_event() {
             Ok(Event::Aux { name, value }) => {
+                if matches!(&*name, b"redis-ver" | b"valkey-ver") {
+                    report.facts.server = value.to_vec();
+                }
                 let line = [b"AUX FIELD ", &*name, b" = '", &*value, b"'"].concat();
                 report.line_at(parser.offset(), &[&line]);
             }
             Ok(Event::SelectDb(db)) => {
+                report.facts.database_max = report.facts.database_max.max(db);
                 let line = format!("Selecting DB ID {db}");
                 report.line_at(parser.offset(), &[line.as_bytes()]);
             }
@@ -131,17 +175,14 @@ fn check(
                 let line = format!("{} RDB version {} detected", origin(version), version.number());
                 report.line_at(parser.offset(), &[line.as_bytes()]);
             }
-            Ok(
-                Event::Header(_)
-                | Event::ResizeDb { .. }
-                | Event::Function(_)
-                | Event::SlotImport { .. },
-            ) => {}
+            Ok(Event::Function(_)) => report.facts.functions += 1,
+            Ok(Event::Header(_) | Event::ResizeDb { .. } | Event::SlotImport { .. }) => {}
             Ok(Event::Entry(entry)) => {
-                report.keys += 1;
+                let facts = &mut report.facts;
+                facts.keys += 1;
                 if let Some(deadline_ms) = entry.deadline_ms {
-                    report.expires += 1;
-                    report.expired += u64::from(deadline_ms < now.unix().0);
+                    facts.expires += 1;
+                    facts.expired += u64::from(deadline_ms < now.unix().0);
                 }
                 let decoder = Decoder { limits: &limits, now, version: entry.version };
                 if let Err(error) = decoder.value(entry.value_type, entry.value, entry.offset) {
@@ -157,6 +198,7 @@ fn check(
             }
             Ok(Event::End(checksum)) => {
                 let end = parser.offset();
+                report.facts.rdb_version = parser.version().map_or(0, Version::number);
                 let has_checksum = parser.version().is_some_and(Version::has_checksum);
                 match checksum {
                     Checksum::Right => report.line_at(end, &[b"Checksum OK"]),
@@ -253,9 +295,7 @@ fn limits() -> Limits {
 /// Prints the findings, and counts keys.
 struct Report<'a> {
     out: &'a mut dyn Write,
-    keys: u64,
-    expires: u64,
-    expired: u64,
+    facts: Facts,
 }
 
 impl Report<'_> {
@@ -285,7 +325,7 @@ impl Report<'_> {
     }
 
     fn summary(&mut self) {
-        let Report { keys, expires, expired, .. } = *self;
+        let Facts { keys, expires, expired, .. } = self.facts;
         for (count, what) in
             [(keys, "keys read"), (expires, "expires"), (expired, "already expired")]
         {

@@ -148,6 +148,22 @@ fn a_known_history_is_requested_and_continues() {
 }
 
 #[test]
+fn a_snapshot_alone_is_requested_before_psync() {
+    let options = HandshakeOptions { snapshot_only: true, ..HandshakeOptions::default() };
+    let head = "+PONG\r\n+OK\r\n+OK\r\n+OK\r\n";
+    let asked = |text: &str| {
+        let sent = feed(options.clone(), &[text.as_bytes()]).sent;
+        let sent = String::from_utf8(sent).expect("text");
+        let words: Vec<&str> =
+            sent.split("\r\n").filter(|word| !word.starts_with(['*', '$'])).collect();
+        words.join(" ")
+    };
+    assert!(asked(head).ends_with("REPLCONF rdb-only 1 "), "{}", asked(head));
+    let refused = format!("{head}-ERR Unrecognized REPLCONF option: rdb-only\r\n");
+    assert!(asked(&refused).ends_with("REPLCONF rdb-only 1 PSYNC ? -1 "), "{}", asked(&refused));
+}
+
+#[test]
 fn a_refusal_ends_the_link_or_leads_to_sync() {
     let failed = |later| [Event::Failed { later }];
     let ends = [

@@ -74,7 +74,7 @@ impl Script {
     fn call(&mut self) {
         let name = self.name();
         let (path, model_path) = (self.real_path(name), Path::new("/").join(name));
-        match self.random.u32(..25) {
+        match self.random.u32(..26) {
             0..2 => {
                 self.note(format!("create {name}"));
                 let (real, model) = (self.real.create(&path), self.model.create(&model_path));
@@ -127,6 +127,14 @@ impl Script {
                     (self.real.create_new(&path), self.model.create_new(&model_path));
                 let opened = self.opened(real.map(Box::new), model.map(Box::new));
                 self.writers.extend(opened);
+            }
+            25 => {
+                let to = self.name();
+                self.note(format!("link {name} {to}"));
+                if !self.real.is_folder(&path) {
+                    let real = self.real.link(&path, &self.real_path(to));
+                    self.same(real, self.model.link(&model_path, &Path::new("/").join(to)));
+                }
             }
             10 => self.close(),
             11..14 => self.read(),

@@ -59,19 +59,21 @@ pub enum Call {
     SetLen,
     StartWriteback,
     Rename,
+    Link,
     Remove,
     CreateFolder,
     SyncFolder,
 }
 
 impl Call {
-    pub const ALL: [Call; 9] = [
+    pub const ALL: [Call; 10] = [
         Call::Create,
         Call::Write,
         Call::Sync,
         Call::SetLen,
         Call::StartWriteback,
         Call::Rename,
+        Call::Link,
         Call::Remove,
         Call::CreateFolder,
         Call::SyncFolder,
@@ -533,6 +535,19 @@ impl Disk for ModelDisk {
         }
         let change = NameChange { gone: Some(from.into()), here: Some((to.into(), node)) };
         model.whole(Call::Rename, |model| model.change_name(change))
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let model = &mut *self.lock();
+        model.alive()?;
+        model.parent_is_folder(from)?;
+        let node = Node::File(model.inode(from)?);
+        model.parent_is_folder(to)?;
+        if model.names.contains_key(to) {
+            return Err(error_of(libc::EEXIST));
+        }
+        let change = NameChange { gone: None, here: Some((to.into(), node)) };
+        model.whole(Call::Link, |model| model.change_name(change))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {

@@ -26,6 +26,23 @@ pub const POLLER: &str = "epoll";
 pub const ACCEPT_QUEUE: &str = "/proc/sys/net/core/somaxconn";
 pub const ACCEPT_QUEUE_SYSCTL: &str = "net.core.somaxconn";
 
+/// The running servers, of this protocol, that work in a folder: process IDs. Those of other users
+/// are seen by root alone.
+pub fn servers_in(folder: &Path) -> Vec<u32> {
+    const NAMES: [&str; 3] = ["latchkey", "redis-server", "valkey-server"];
+    let Ok(folder) = folder.canonicalize() else { return Vec::new() };
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let works_there = |number: &u32| {
+        let process = Path::new("/proc").join(number.to_string());
+        let name = std::fs::read_to_string(process.join("comm")).unwrap_or_default();
+        *number != std::process::id()
+            && NAMES.contains(&name.trim_end())
+            && std::fs::read_link(process.join("cwd")).is_ok_and(|place| place == folder)
+    };
+    numbers.filter(works_there).collect()
+}
+
 /// A setting of the kernel, as its file under /proc or /sys has it.
 pub fn setting(name: &Path) -> Option<String> {
     std::fs::read_to_string(name).ok()
