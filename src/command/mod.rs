@@ -42,6 +42,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     string::limit::COMMANDS,
     string::bitmap::COMMANDS,
     hash::COMMANDS,
+    hash::import::COMMANDS,
     string::hyperloglog::COMMANDS,
     list::COMMANDS,
     list::blocking::COMMANDS,
