@@ -73,6 +73,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     key::dump::COMMANDS,
     key::migrate::COMMANDS,
     key::scan::COMMANDS,
+    key::bless::COMMANDS,
     key::object::COMMANDS,
     connection::COMMANDS,
     connection::client::COMMANDS,

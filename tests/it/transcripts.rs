@@ -77,7 +77,7 @@ macro_rules! transcripts {
 }
 
 transcripts! {
-    acl, batch, bitmap, client, cluster, cluster_node, command, command_log, compatible_with, config, connection, debug, due, dump, events, evict, expire, function,
+    acl, batch, bitmap, bless, client, cluster, cluster_node, command, command_log, compatible_with, config, connection, debug, due, dump, events, evict, expire, function,
     generic, geo, get, hash, hash_expiry, hash_import, hot_keys, hyperloglog, import_mode, limit, list, list_blocking, lock, lock_async, lock_mixed, lock_report, lock_session, lock_shared,
     module, monitor, object,
     ping, pubsub, queue, redirect, scan, script, semaphore, server, set, set_encoding, set_events, sort, sorted_set,

@@ -89,6 +89,7 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
     let words = pairs().flat_map(|(field, value)| [field, value]);
     let request = [&b"HSET"[..], key.bytes].into_iter().chain(words);
     ctx.instead(&request.collect::<Vec<_>>());
+    ctx.bless_again(key);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
