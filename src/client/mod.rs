@@ -7,10 +7,11 @@
 //! `life` is the stage of a client's life, the reason why its requests wait, and the replies that
 //! it gets; `readiness` states whether the client can be read and its output be sent. `waits` has
 //! all waits, and `acks` those for replicas; `tracking` and `transaction` are the state that a
-//! client has only while it tracks, or is within MULTI. `handed` keeps what is on its way to a
-//! client.
+//! client has only while it tracks, or is within MULTI; `field_sets` is that of HIMPORT. `handed`
+//! keeps what is on its way to a client.
 
 pub mod acks;
+pub mod field_sets;
 pub mod handed;
 pub mod life;
 pub mod readiness;
@@ -35,6 +36,7 @@ use crate::pubsub::Subscriptions;
 use crate::replication::replica::Replica;
 use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::Parser;
+use field_sets::FieldSets;
 use life::{Life, Replies, Suspension};
 use readiness::{InputState, LogWait, Writability};
 use tracking::ClientTracking;
@@ -222,6 +224,8 @@ pub struct Client {
     pub watching: Option<Box<Watching>>,
     /// CLIENT TRACKING state.
     pub tracking: Option<Box<ClientTracking>>,
+    /// The names of fields of HIMPORT.
+    pub field_sets: Option<Box<FieldSets>>,
     /// The wait for which it is blocked.
     pub blocked: Option<Ticket>,
     /// Bytes of memory of all its waits.
@@ -302,6 +306,7 @@ impl Client {
             transaction: None,
             watching: None,
             tracking: None,
+            field_sets: None,
             blocked: None,
             waits_bytes: 0,
             replica: None,
@@ -413,9 +418,10 @@ impl Client {
         let watching = self.watching.as_deref().map_or(0, Watching::memory);
         let transaction = self.transaction.as_deref().map_or(0, Transaction::memory);
         let tracking = self.tracking.as_deref().map_or(0, ClientTracking::memory);
+        let field_sets = self.field_sets.as_deref().map_or(0, FieldSets::memory);
         let replica = self.replica.as_deref().map_or(0, Replica::memory);
         let own = size_of::<Client>() + names + buffers + replica;
-        own + subscriptions + self.waits_bytes + transaction + watching + tracking
+        own + subscriptions + self.waits_bytes + transaction + watching + tracking + field_sets
     }
 }
 

@@ -53,6 +53,15 @@ impl Context<'_> {
             let request = [verb, key.bytes].into_iter().chain(some.iter().map(Vec::as_slice));
             self.instead(&request.collect::<Vec<_>>());
         }
+        self.bless_again(key);
+    }
+
+    /// Repeats that a key is blessed, after a DEL that was not meant for it.
+    pub fn bless_again(&mut self, key: Key<'_>) {
+        let keyspace = &mut self.core.keyspace;
+        if keyspace.find(key).is_some_and(|slot| keyspace.is_blessed(slot)) {
+            self.instead(&[b"BLESS", b"SET", key.bytes, b"NO-EVICT"]);
+        }
     }
 
     /// Notes that the changes since `before` ([`Keyspace::changes_by_commands`]) are in the stream

@@ -19,6 +19,8 @@ use super::{Cause, Key, Keyspace};
 
 /// The access bits hold 24 bits.
 const LRU_MASK: u32 = (1 << 24) - 1;
+/// The access bits of a blessed key, which is never evicted: BLESS SET. They are no other key's.
+pub const BLESSED: u32 = LRU_MASK;
 /// A new key's LFU counter: high enough that it is not evicted first.
 pub const LFU_INITIAL: u32 = 5;
 /// The most candidates in the pool.
@@ -109,9 +111,10 @@ pub enum Accessed {
 }
 
 impl Keyspace {
-    /// The LRU clock: seconds, 24 bits.
+    /// The LRU clock: seconds, 24 bits. One second in 194 days lasts two, because [`BLESSED`] is no
+    /// time.
     pub fn lru_clock(&self) -> u32 {
-        (self.now.unix_seconds() as u32) & LRU_MASK
+        ((self.now.unix_seconds() as u32) & LRU_MASK).min(BLESSED - 1)
     }
 
     /// The LFU clock: minutes, 16 bits.
@@ -125,6 +128,17 @@ impl Keyspace {
         if self.access.lfu { self.lfu_minutes() << 8 | LFU_INITIAL } else { self.lru_clock() }
     }
 
+    /// Whether the key at `slot` is blessed: never evicted.
+    pub fn is_blessed(&self, slot: Slot) -> bool {
+        self.entry(slot).access() == BLESSED
+    }
+
+    /// Blesses the key at `slot`, or ends that. It lasts as long as the key, whatever its value.
+    pub fn set_blessed(&mut self, slot: Slot, is_blessed: bool) {
+        let access = if is_blessed { BLESSED } else { self.fresh_access() };
+        self.tables.set_blessing(self.selected, slot, access);
+    }
+
     /// Sets the access bits of the key at `slot`, if `accessed` has the policy's form.
     pub fn set_accessed(&mut self, slot: Slot, accessed: Accessed) {
         let access = match accessed {
@@ -136,7 +150,7 @@ impl Keyspace {
             }
             Accessed::Frequency(_) | Accessed::SecondsAgo(_) => return,
         };
-        self.tables.set_access(self.selected, slot, access);
+        self.tables.set_access(self.selected, slot, access.min(BLESSED - 1));
     }
 
     /// Updates the access bits of the key at `slot`.
@@ -153,12 +167,15 @@ impl Keyspace {
     fn lfu_after_access(&self, slot: Slot) -> u32 {
         let counter = self.lfu_counter(self.entry(slot).access());
         let counter = lfu_increment(counter, self.access.lfu_log_factor);
-        self.lfu_minutes() << 8 | counter
+        (self.lfu_minutes() << 8 | counter).min(BLESSED - 1)
     }
 
-    /// The LFU counter in access bits, after decay.
+    /// The LFU counter in access bits, after decay. That of a blessed key is the greatest.
     pub fn lfu_counter(&self, access: u32) -> u32 {
         let counter = access & 0xff;
+        if access == BLESSED {
+            return counter;
+        }
         if self.access.lfu_decay_minutes == 0 {
             return counter;
         }
@@ -166,8 +183,11 @@ impl Keyspace {
         counter.saturating_sub(elapsed / self.access.lfu_decay_minutes)
     }
 
-    /// Seconds since the last access, from LRU access bits.
+    /// Seconds since the last access, from LRU access bits; 0 if the key is blessed.
     pub fn idle_seconds(&self, access: u32) -> u32 {
+        if access == BLESSED {
+            return 0;
+        }
         self.lru_clock().wrapping_sub(access) & LRU_MASK
     }
 
@@ -188,7 +208,7 @@ impl Keyspace {
         let entry = self.tables[database].entry(slot);
         debug_assert!(
             !self.is_spared(database, &entry),
-            "a lock, a coming or a protected key is not evicted"
+            "a lock, a coming, a protected or a blessed key is not evicted"
         );
         let object_bytes = match entry.value() {
             ValueRef::Object(object) => object.heap_bytes(),
@@ -218,8 +238,7 @@ impl Keyspace {
     /// A random key, or a random key with a deadline. Draws again, from all databases, if only
     /// spared keys were drawn.
     fn random_victim(&self, volatile_only: bool, samples: usize) -> Option<(DbIndex, Slot)> {
-        let tries = if self.may_draw_spared() { SPARED_TRIES } else { 1 };
-        (0..tries).find_map(|_| self.draw(volatile_only, samples))
+        (0..SPARED_TRIES).find_map(|_| self.draw(volatile_only, samples))
     }
 
     /// Draws such a key, from larger databases more often. None: it drew only spared keys.
@@ -264,13 +283,13 @@ impl Keyspace {
         if pool.policy != Some(policy) {
             pool = Pool { policy: Some(policy), candidates: Vec::with_capacity(POOL_SIZE) };
         }
-        // If all drawn keys are spared, draw again.
-        let mut tries = if self.may_draw_spared() { SPARED_TRIES } else { 0 };
+        let mut tries = SPARED_TRIES;
         let victim = loop {
-            let mut found_any = false;
+            let (mut found_any, mut found_spared) = (false, false);
             for (database, table) in self.tables.numbered() {
                 table.sample(samples, policy.is_volatile(), |_, entry| {
                     if self.is_spared(database, &entry) {
+                        found_spared = true;
                         return;
                     }
                     if let Some(score) = self.score(policy, &entry) {
@@ -282,8 +301,8 @@ impl Keyspace {
             let valid = std::iter::from_fn(|| pool.candidates.pop())
                 .find_map(|candidate| self.still_valid(policy, &candidate));
             // If there are keys, the second round finds one: the pool is empty and all samples are
-            // new.
-            if valid.is_some() || !found_any && tries == 0 {
+            // new. If all drawn keys are spared, draw again.
+            if valid.is_some() || !found_any && (tries == 0 || !found_spared) {
                 break valid;
             }
             tries = tries.saturating_sub(usize::from(!found_any));
@@ -308,17 +327,15 @@ impl Keyspace {
         is_valid.then_some((candidate.database, slot))
     }
 
-    /// Whether a draw may find spared keys, which may not be evicted.
-    fn may_draw_spared(&self) -> bool {
-        self.has_spared() || self.hidden_slots.is_some() || !self.eviction.protected.is_empty()
-    }
-
-    /// Whether a key is spared: it is a lock or a semaphore, its slot is hidden, or
+    /// Whether a key is spared: it is a lock or a semaphore, or blessed, its slot is hidden, or
     /// `maxmemory-protect` names it. A slot's present owner decides about keys that are still
     /// coming here.
     fn is_spared(&self, database: DbIndex, entry: &Entry<'_, Value>) -> bool {
         let is_protected = |pattern: &Vec<u8>| glob::matches(pattern, entry.key(), false);
-        if self.is_hidden(entry.key()) || self.eviction.protected.iter().any(is_protected) {
+        if entry.access() == BLESSED
+            || self.is_hidden(entry.key())
+            || self.eviction.protected.iter().any(is_protected)
+        {
             return true;
         }
         self.has_spared()
@@ -478,6 +495,68 @@ mod tests {
         world.db.locks.insert(At::key(DbIndex::ZERO, left[1].as_bytes()), held);
         assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysLru, 100).is_none());
         assert_eq!(world.keys(), left);
+    }
+
+    #[test]
+    fn blessed_keys_stay_under_each_policy_for_as_long_as_they_exist() {
+        for policy in [
+            MaxmemoryPolicy::AllkeysLru,
+            MaxmemoryPolicy::AllkeysLfu,
+            MaxmemoryPolicy::AllkeysRandom,
+            MaxmemoryPolicy::VolatileRandom,
+            MaxmemoryPolicy::VolatileTtl,
+        ] {
+            let mut world = World::new(policy);
+            for key in ["a", "b", "blessed", "c", "moved", "new"] {
+                world.set(key, Some(DAY_MS));
+            }
+            for key in ["blessed", "moved", "new"] {
+                let slot = world.db.find(world.db.key(key.as_bytes())).expect("it was set");
+                world.db.set_blessed(slot, true);
+                assert_eq!(world.db.idle_seconds(world.db.entry(slot).access()), 0);
+            }
+            // Neither a read nor another value nor a name ends it; a key of the same name is new.
+            world.pass_seconds(DAY_MS / 2000);
+            assert!(world.read("blessed"));
+            world.set("blessed", Some(DAY_MS));
+            let (from, to) = (world.db.key(b"moved"), world.db.key(b"here"));
+            assert!(world.db.transfer(from, DbIndex::ZERO, to));
+            let key = world.db.key(b"new");
+            let slot = world.db.find(key).expect("it was set");
+            world.db.delete_at(slot, key, "del");
+            world.set("new", Some(DAY_MS));
+            for _ in 0..4 {
+                assert!(world.db.evict_one(policy, 5).is_some(), "{policy:?}");
+            }
+            assert!(world.db.evict_one(policy, 5).is_none(), "{policy:?}");
+            assert_eq!(world.keys(), ["blessed", "here"], "{policy:?}");
+            let slot = world.db.find(world.db.key(b"here")).expect("it was moved");
+            world.db.set_blessed(slot, false);
+            assert!(world.db.evict_one(policy, 5).is_some(), "{policy:?}");
+            assert_eq!(world.keys(), ["blessed"], "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn no_clock_blesses_a_key() {
+        for policy in [MaxmemoryPolicy::AllkeysLru, MaxmemoryPolicy::AllkeysLfu] {
+            let mut world = World::new(policy);
+            let (minutes, seconds) = (1 << 16, 1 << 24);
+            let now = world.db.now().unix_seconds();
+            let last = match policy.is_lfu() {
+                true => minutes * 60 - now.rem_euclid(minutes * 60) - 30,
+                false => seconds - now.rem_euclid(seconds) - 1,
+            };
+            world.pass_seconds(last);
+            world.set("k", None);
+            let slot = world.db.find(world.db.key(b"k")).expect("it was set");
+            assert!(!world.db.is_blessed(slot), "{policy:?}");
+            for accessed in [Accessed::Frequency(255), Accessed::SecondsAgo(0)] {
+                world.db.set_accessed(slot, accessed);
+                assert!(!world.db.is_blessed(slot), "{policy:?}");
+            }
+            assert!(world.read("k") && !world.db.is_blessed(slot), "{policy:?}");
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ use std::ops::Index;
 
 use super::Key;
 use super::db_index::{DbIndex, PerDatabase};
+use super::evict::BLESSED;
 use super::field_deadlines::FieldDeadlines;
 use super::snapshot::Snapshot;
 use super::table_id::TableId;
@@ -41,6 +42,8 @@ enum Change {
     Remove,
     /// Only its deadline changes.
     Deadline,
+    /// Only its blessing changes.
+    Blessing,
     /// Its value changes in place.
     Value,
     /// Elements of its collection change; they are recorded if [`Keep::Elements`] asks for it.
@@ -164,7 +167,10 @@ impl Tables {
 
     #[inline]
     pub fn set_access(&mut self, database: DbIndex, slot: Slot, access: u32) {
-        self.tables[database].set_access(slot, access);
+        let table = &mut self.tables[database];
+        if table.entry(slot).access() != BLESSED {
+            table.set_access(slot, access);
+        }
     }
 
     // ---- lending --------------------------------------------------------------------------------
@@ -292,6 +298,13 @@ impl Tables {
                 }
                 ValueRef::Bytes { .. } => self.keep_copy(database, slot),
             },
+            Change::Blessing => match entry.value() {
+                ValueRef::Object(_) => {
+                    let key = Key { bytes: entry.key(), hash: self.hasher.hash(entry.key()) };
+                    self.undo.note_blessing(database, key, entry.access());
+                }
+                ValueRef::Bytes { .. } => self.keep_copy(database, slot),
+            },
             Change::Value => self.keep_copy(database, slot),
             Change::Elements => {
                 if self.keep_elements(database, slot) {
@@ -351,6 +364,12 @@ impl Tables {
     pub fn set_deadline(&mut self, database: DbIndex, slot: Slot, deadline: Option<Deadline>) {
         self.before_change(database, slot, Change::Deadline);
         self.tables[database].set_deadline(slot, deadline);
+    }
+
+    /// Sets access bits that bless a key ([`BLESSED`]), or end that.
+    pub fn set_blessing(&mut self, database: DbIndex, slot: Slot, access: u32) {
+        self.before_change(database, slot, Change::Blessing);
+        self.tables[database].set_access(slot, access);
     }
 
     /// [`Table::resize_bytes`].

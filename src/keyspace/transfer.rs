@@ -65,8 +65,9 @@ impl Keyspace {
         }
     }
 
-    /// Sets a key to a value, replacing any other. Announces `new`.
+    /// Sets a key to a value, replacing any other. A blessed key stays blessed. Announces `new`.
     pub fn restore(&mut self, key: Key<'_>, value: Stored, deadline: Option<Deadline>) -> Slot {
+        let was_blessed = self.find(key).is_some_and(|slot| self.is_blessed(slot));
         self.clear_way(key);
         let slot = match value {
             Stored::Inline { kind, bytes } => {
@@ -85,6 +86,9 @@ impl Keyspace {
                 slot
             }
         };
+        if was_blessed {
+            self.set_blessed(slot, true);
+        }
         self.notify(KeyspaceEvents::NEW, "new", key.bytes);
         slot
     }

@@ -83,6 +83,8 @@ enum Before {
     Groups(Span, Box<Stream>),
     /// The key's deadline; its value did not change.
     Deadline(Span, Option<Deadline>),
+    /// The key's access bits; only its blessing changed.
+    Blessing(Span, u32),
     /// The key was moved here from another one.
     Elsewhere {
         database: DbIndex,
@@ -271,6 +273,14 @@ impl Undo {
         if !self.holds(database, key) && self.take_room(size_of::<Step>() + key.bytes.len()) {
             let span = self.push_key(key.bytes);
             self.push(database, key.hash, Before::Deadline(span, deadline));
+        }
+    }
+
+    /// Records a key's access bits before its blessing changes.
+    pub fn note_blessing(&mut self, database: DbIndex, key: Key<'_>, access: u32) {
+        if !self.holds(database, key) && self.take_room(size_of::<Step>() + key.bytes.len()) {
+            let span = self.push_key(key.bytes);
+            self.push(database, key.hash, Before::Blessing(span, access));
         }
     }
 
@@ -523,6 +533,13 @@ impl Keyspace {
                 let key = span.of(bytes);
                 if let Some(slot) = self.tables[database].find(hash, key) {
                     self.tables.set_deadline(database, slot, deadline);
+                    self.touch(database, key, 0, Cause::Client);
+                }
+            }
+            Before::Blessing(span, access) => {
+                let key = span.of(bytes);
+                if let Some(slot) = self.tables[database].find(hash, key) {
+                    self.tables.set_blessing(database, slot, access);
                     self.touch(database, key, 0, Cause::Client);
                 }
             }

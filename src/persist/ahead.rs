@@ -24,6 +24,7 @@ use super::rdb::{
 use crate::clock::{Now, UnixMillis};
 use crate::collections::hash_slot::SlotRanges;
 use crate::keyspace::DbIndex;
+use crate::keyspace::evict::BLESSED;
 use crate::keyspace::snapshot::LoadedEntry;
 use crate::sys::disk::DiskReader;
 use crate::sys::{alloc, jemalloc};
@@ -97,7 +98,10 @@ impl EntryDecoder {
     }
 
     fn access(&self, raw: &RawEntry<'_>) -> u32 {
-        match (raw.frequency, raw.idle_seconds) {
+        if raw.is_blessed {
+            return BLESSED;
+        }
+        let access = match (raw.frequency, raw.idle_seconds) {
             (Some(counter), _) if self.is_lfu => {
                 self.fresh_access & !LFU_COUNTER | u32::from(counter)
             }
@@ -106,7 +110,8 @@ impl EntryDecoder {
                 self.fresh_access.wrapping_sub(seconds) & ACCESS
             }
             _ => self.fresh_access,
-        }
+        };
+        access.min(BLESSED - 1)
     }
 }
 

@@ -23,6 +23,7 @@ use super::leftovers;
 use super::rdb::{Encoder, LeaseTimes, Newer, SavedEntry, Version, WriteError, Writer};
 use crate::clock::Now;
 use crate::config::system_text;
+use crate::keyspace::evict::BLESSED;
 use crate::keyspace::snapshot::{Chunk, Walked};
 use crate::keyspace::{DbIndex, Keyspace, PerDatabase};
 use crate::sys::background::Background;
@@ -265,6 +266,8 @@ impl<'a> FileSaver<'a> {
             if has_expired && !self.plan.keeps_expired {
                 return Ok(());
             }
+            let is_blessed = copied.access == BLESSED;
+            let access = if is_blessed { SavedAccess::None } else { access };
             let idle = u64::from(lru_clock.wrapping_sub(copied.access) & 0xff_ffff);
             let entry = SavedEntry {
                 key: copied.key,
@@ -272,6 +275,7 @@ impl<'a> FileSaver<'a> {
                 deadline_ms: copied.deadline.map(|deadline| deadline.unix(wall_offset_ms).0),
                 idle_seconds: (access == SavedAccess::Idle).then_some(idle),
                 frequency: (access == SavedAccess::Frequency).then_some(copied.access as u8),
+                is_blessed,
             };
             self.delay(key_delay)?;
             match &mut self.writer {

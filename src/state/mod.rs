@@ -36,6 +36,7 @@ use std::collections::HashMap;
 use mio::Poll;
 
 use crate::acl::Acl;
+use crate::client::field_sets::FieldSets;
 use crate::client::handed::OnTheWay;
 use crate::client::waits::Waits;
 use crate::client::{ClientFlags, ClientId, Clients};
@@ -120,6 +121,8 @@ pub struct State {
     /// No lock is granted until this time: boot-time clock, microseconds.
     pub locks_recovered_us: i64,
     pub scripts: Scripts,
+    /// The names of fields of HIMPORT in the running script.
+    pub script_field_sets: FieldSets,
     pub effects: Effects,
     pub persistence: Persistence,
     /// See [`State::payload_encoder`]. True: the encoder compresses.
@@ -188,6 +191,7 @@ impl State {
             waits: Waits::default(),
             handed: OnTheWay::default(),
             lost_in_script: Vec::new(),
+            script_field_sets: FieldSets::default(),
             locks_recovered_us: 0,
             scripts,
             effects: Effects::default(),

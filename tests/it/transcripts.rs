@@ -77,8 +77,8 @@ macro_rules! transcripts {
 }
 
 transcripts! {
-    acl, advisories, batch, bitmap, client, cluster, cluster_node, command, command_log, compatible_with, config, connection, debug, due, dump, events, evict, expire, function,
-    generic, geo, get, hash, hash_expiry, hot_keys, hyperloglog, import_mode, limit, list, list_blocking, lock, lock_async, lock_mixed, lock_report, lock_session, lock_shared,
+    acl, advisories, batch, bitmap, bless, client, cluster, cluster_node, command, command_log, compatible_with, config, connection, debug, due, dump, events, evict, expire, function,
+    generic, geo, get, hash, hash_expiry, hash_import, hot_keys, hyperloglog, import_mode, limit, list, list_blocking, lock, lock_async, lock_mixed, lock_report, lock_session, lock_shared,
     module, monitor, object,
     ping, pubsub, queue, redirect, scan, script, semaphore, server, set, set_encoding, set_events, sort, sorted_set,
     sorted_set_combine, sorted_set_pop, sorted_set_range, stream_add, stream_claim, stream_group, stream_idempotent, stream_info, stream_owner,

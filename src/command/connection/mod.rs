@@ -281,6 +281,7 @@ fn reset(ctx: &mut Context<'_>) -> CommandResult {
     client.set_replies(client.replies().reset());
     client.database = DbIndex::ZERO;
     client.name = Box::default();
+    client.field_sets = None;
     client.protocol = Protocol::Resp2;
     ctx.core.state.clients.note_eviction(ctx.client_id());
     ctx.core.keyspace.select(DbIndex::ZERO);

@@ -1,7 +1,8 @@
 //! Hashes: setting, reading and deleting fields. Commands on fields' deadlines are in
-//! `hash/expiry.rs`.
+//! `hash/expiry.rs`; HIMPORT is in `hash/import.rs`.
 
 pub(crate) mod expiry;
+pub(crate) mod import;
 pub(crate) mod words;
 
 use crate::clock::{Expiry, Now};

@@ -1,5 +1,6 @@
 //! Commands on keys of any type, and on whole databases.
 
+pub(crate) mod bless;
 pub(crate) mod dump;
 pub(crate) mod expire;
 pub(crate) mod migrate;

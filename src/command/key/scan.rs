@@ -176,22 +176,33 @@ pub(crate) fn count_left(count: u64, seen: u64) -> usize {
     usize::try_from(count.saturating_sub(seen)).unwrap_or(usize::MAX)
 }
 
-fn is_alive(now: &Now, entry: &Entry<'_, Value>) -> bool {
+pub(crate) fn is_alive(now: &Now, entry: &Entry<'_, Value>) -> bool {
     entry.deadline().is_none_or(|deadline| !now.is_past(deadline))
 }
 
 /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`: the next cursor (0 at the end) as a
 /// bulk string, and an array of keys.
 fn scan(ctx: &mut Context<'_>) -> CommandResult {
-    let mut cursor = scan_cursor(ctx, 1)?;
+    let cursor = scan_cursor(ctx, 1)?;
     let options = ScanOptions::parse(ctx, false)?;
+    reply_scanned(ctx, cursor, options.count, |now, entry| options.wants(now, entry));
+    Ok(Outcome::Replied)
+}
+
+/// Replies the next cursor after `cursor`, and those keys among `count` that are wanted.
+pub(crate) fn reply_scanned(
+    ctx: &mut Context<'_>,
+    mut cursor: u64,
+    count: u64,
+    wants: impl Fn(&Now, &Entry<'_, Value>) -> bool,
+) {
     let now = ctx.core.keyspace.now();
     let table = ctx.core.keyspace.table();
     let (mut seen, mut found, mut steps) = (0u64, 0, 0u64);
     // Hidden keys are passed over, up to a limit.
     let is_any_hidden = ctx.core.keyspace.hidden_slots.is_some();
-    let (mut hidden, hidden_max) = (0, options.count.max(HIDDEN_LEAST));
-    let mut steps_max = options.count.saturating_mul(STEPS_PER_KEY);
+    let (mut hidden, hidden_max) = (0, count.max(HIDDEN_LEAST));
+    let mut steps_max = count.saturating_mul(STEPS_PER_KEY);
     if is_any_hidden {
         steps_max = steps_max.max(HIDDEN_LEAST);
     }
@@ -199,19 +210,19 @@ fn scan(ctx: &mut Context<'_>) -> CommandResult {
     let mut keys = OutputBuffer::default();
     let mut writer = ReplyWriter::new(&mut keys, ctx.reply.protocol());
     loop {
-        cursor = table.scan(cursor, count_left(options.count, seen), |entry| {
+        cursor = table.scan(cursor, count_left(count, seen), |entry| {
             if is_any_hidden && ctx.core.keyspace.is_hidden(entry.key()) {
                 hidden += 1;
                 return;
             }
             seen += 1;
-            if options.wants(&now, &entry) {
+            if wants(&now, &entry) {
                 found += 1;
                 writer.bulk(entry.key());
             }
         });
         steps += 1;
-        if cursor == 0 || seen >= options.count || hidden >= hidden_max || steps >= steps_max {
+        if cursor == 0 || seen >= count || hidden >= hidden_max || steps >= steps_max {
             break;
         }
     }
@@ -219,7 +230,6 @@ fn scan(ctx: &mut Context<'_>) -> CommandResult {
     ctx.reply.bulk_display(cursor);
     ctx.reply.array(found);
     ctx.reply.output().append(&keys);
-    Ok(Outcome::Replied)
 }
 
 /// `KEYS pattern`: an array, unordered.

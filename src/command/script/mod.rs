@@ -10,6 +10,7 @@ pub(crate) mod function;
 use crate::ids::CommandId;
 use std::borrow::Cow;
 
+use crate::client::field_sets::FieldSets;
 use crate::command::help::reply_help;
 use crate::config::{BusyScriptPolicy, Choice};
 use crate::durability::{persistence, scripts};
@@ -399,6 +400,7 @@ pub(crate) fn finish(ctx: &mut Context<'_>, before: Before) {
         }
     }
     ctx.core.state.effects.repeat_at(RepeatedAt::ALL);
+    ctx.core.state.script_field_sets = FieldSets::default();
     let ended = ctx.core.state.scripts.running.take();
     slot_costs::note_group(&mut ctx.core.state, ended.as_ref().and_then(|running| running.slot));
     ctx.core.state.refresh_fast_path();

@@ -176,6 +176,12 @@ impl<W: Write> CommandWriter<W> {
             out.arg(key);
             out.number(deadline_ms);
         }
+        if entry.is_blessed {
+            out.begin(4);
+            for word in [b"BLESS".as_slice(), b"SET", key, b"NO-EVICT"] {
+                out.arg(word);
+            }
+        }
         out.0.check()
     }
 

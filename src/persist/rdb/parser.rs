@@ -13,6 +13,7 @@ use crc::{Digest, Table};
 use super::error::{DecodeError, Fault, FileError, Place};
 use super::input::{self, Input};
 use super::reader::{Reader, Text};
+use super::writer::BLESSED_FIELD;
 use super::{CHECKSUM, Version, VersionCheck, opcode, value_type};
 use crate::collections::hash_slot::{HashSlot, SLOTS, SlotRanges};
 use crate::collections::packed::Element;
@@ -76,6 +77,8 @@ pub struct RawEntry<'a> {
     pub deadline_ms: Option<i64>,
     pub idle_seconds: Option<u64>,
     pub frequency: Option<u8>,
+    /// Whether the key is never evicted.
+    pub is_blessed: bool,
     pub value_type: u8,
     /// The bytes that [`super::Decoder`] decodes.
     pub value: &'a [u8],
@@ -102,6 +105,7 @@ struct Attributes {
     deadline_ms: Option<i64>,
     idle_seconds: Option<u64>,
     frequency: Option<u8>,
+    is_blessed: bool,
 }
 
 /// Reads a file.
@@ -198,7 +202,8 @@ impl<R: Read> Parser<R> {
         if let Record::End = record {
             return self.end(version).map(Event::End);
         }
-        let Source { buffer, offset, rebuilt, .. } = &self.source;
+        let Source { buffer, offset, rebuilt, attributes, .. } = &mut self.source;
+        let (buffer, offset, rebuilt) = (&*buffer, *offset, &*rebuilt);
         let text = |range: &Range<usize>, what| {
             let mut reader = Reader::new(&buffer[range.clone()], offset + range.start as u64);
             reader.string(what)
@@ -208,6 +213,7 @@ impl<R: Read> Parser<R> {
             Record::Aux { name, value } => {
                 let name = text(&name, "a field's name");
                 let value = text(&value, "a field");
+                attributes.is_blessed |= name.as_deref() == Ok(BLESSED_FIELD);
                 match (name, value) {
                     (Ok(name), Ok(value)) => Ok(Event::Aux { name, value }),
                     (Err(error), _) | (_, Err(error)) => Err(fault(error, place)),
@@ -238,7 +244,7 @@ impl<R: Read> Parser<R> {
                     Err(error) => Err(fault(error, place)),
                 }
             }
-            Record::Entry { attributes, value_type, key, value, is_rebuilt } => {
+            Record::Entry { attributes: own, value_type, key, value, is_rebuilt } => {
                 let key = match text(&key, "a key") {
                     Ok(key) => key,
                     Err(error) => return Err(fault(error, place)),
@@ -246,9 +252,10 @@ impl<R: Read> Parser<R> {
                 Ok(Event::Entry(RawEntry {
                     db: self.db,
                     key,
-                    deadline_ms: attributes.deadline_ms,
-                    idle_seconds: attributes.idle_seconds,
-                    frequency: attributes.frequency,
+                    deadline_ms: own.deadline_ms,
+                    idle_seconds: own.idle_seconds,
+                    frequency: own.frequency,
+                    is_blessed: own.is_blessed,
                     value_type,
                     offset: offset + value.start as u64,
                     value: if is_rebuilt { rebuilt } else { &buffer[value] },

@@ -17,6 +17,9 @@ use super::{CHECKSUM, Version, opcode};
 /// Bytes collected before they are written.
 const BUFFER_BYTES: usize = 64 * 1024;
 
+/// The field before a blessed key.
+pub const BLESSED_FIELD: &[u8] = b"latchkey-blessed";
+
 /// Why an entry was not written.
 #[derive(Debug, Error)]
 pub enum WriteError {
@@ -37,6 +40,8 @@ pub struct SavedEntry<'a> {
     pub idle_seconds: Option<u64>,
     /// The LFU counter, if the eviction policy uses it.
     pub frequency: Option<u8>,
+    /// Whether the key is never evicted.
+    pub is_blessed: bool,
 }
 
 /// Writes a file.
@@ -88,6 +93,12 @@ impl<W: Write> Writer<W> {
     pub fn entry(&mut self, entry: SavedEntry<'_>, now: &Now) -> Result<(), WriteError> {
         let value_type = Encoder::value_type(entry.value, self.version)?;
         let Writer { out, encoder, .. } = self;
+        if entry.is_blessed {
+            // A field that its reader does not know is skipped, wherever it stands.
+            out.put(&[opcode::AUX]);
+            encoder.string(BLESSED_FIELD, out);
+            encoder.string(b"1", out);
+        }
         if let Some(ms) = entry.deadline_ms {
             out.put(&[opcode::EXPIRE_MS]);
             out.put(&ms.to_le_bytes());

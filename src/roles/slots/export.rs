@@ -625,6 +625,8 @@ fn copy_key(core: &mut Core, export: &mut Export, database: DbIndex, at: Slot) {
         deadline_ms,
         idle_seconds: None,
         frequency: None,
+        // The target may not know BLESS.
+        is_blessed: false,
     };
     export.push(&commands(&saved, &now, leases(&core.keyspace), core.state.newer().producers));
 }
@@ -657,8 +659,14 @@ fn encode_entry_beside(
     let has_producers = core.state.newer().producers;
     moving::make_beside(&core.state, "slots", move || {
         let value = ValueRef::Object(&value);
-        let (idle_seconds, frequency) = (None, None);
-        let saved = SavedEntry { key: &key, value, deadline_ms, idle_seconds, frequency };
+        let saved = SavedEntry {
+            key: &key,
+            value,
+            deadline_ms,
+            idle_seconds: None,
+            frequency: None,
+            is_blessed: false,
+        };
         commands(&saved, &now, leases, has_producers)
     })
 }

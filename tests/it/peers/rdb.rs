@@ -95,6 +95,7 @@ fn a_real_server_reads_what_is_written_here() {
             deadline_ms: None,
             idle_seconds: None,
             frequency: None,
+            is_blessed: false,
         };
         writer.entry(entry, &NOW).expect("memory has room");
     }
@@ -104,6 +105,7 @@ fn a_real_server_reads_what_is_written_here() {
         deadline_ms: Some(4_000_000_000_000),
         idle_seconds: Some(5),
         frequency: None,
+        is_blessed: false,
     };
     writer.entry(volatile, &NOW).expect("memory has room");
     let (file, _) = writer.finish().expect("memory has room");

@@ -71,6 +71,7 @@ fn rewritten(file: &[u8]) -> Vec<u8> {
                     deadline_ms: raw.deadline_ms,
                     idle_seconds: None,
                     frequency: None,
+                    is_blessed: false,
                 };
                 writer.entry(&entry, &NOW).unwrap();
             }

@@ -185,9 +185,16 @@ fn a_file_of_redis_is_written_again_with_the_same_bytes() {
                 let decoder = Decoder { limits: &limits, now: NOW, version: raw.version };
                 let stored = decoder.value(raw.value_type, raw.value, raw.offset);
                 let stored = stored.expect("Redis wrote it");
-                let RawEntry { key, deadline_ms, idle_seconds, frequency, .. } = raw;
+                let RawEntry { key, deadline_ms, idle_seconds, frequency, is_blessed, .. } = raw;
                 let value = value_of(&stored);
-                let entry = SavedEntry { key: &key, value, deadline_ms, idle_seconds, frequency };
+                let entry = SavedEntry {
+                    key: &key,
+                    value,
+                    deadline_ms,
+                    idle_seconds,
+                    frequency,
+                    is_blessed,
+                };
                 writer.entry(entry, &NOW).expect("memory");
             }
             Event::End(_) => break,
@@ -390,6 +397,7 @@ fn a_hash_with_deadlines_is_written_as_valkey_and_redis_read_it() {
         deadline_ms: None,
         idle_seconds: None,
         frequency: None,
+        is_blessed: false,
     };
     let mut writer =
         Writer::new(Vec::new(), Version::REDIS_11, Encoder::new(true), true).expect("memory");
@@ -467,6 +475,7 @@ proptest! {
                 deadline_ms: (number % 2 == 0).then_some(number as i64),
                 idle_seconds: None,
                 frequency: (number % 3 == 0).then_some(number as u8),
+                is_blessed: number % 5 == 0,
             };
             if writer.entry(entry, &NOW).is_ok() {
                 expected.push(key);
