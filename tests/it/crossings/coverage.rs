@@ -15,7 +15,7 @@ use latchkey::sys::disk::model::ModelDisk;
 use latchkey::sys::random;
 
 /// Requests after which what has not succeeded never will.
-const REQUESTS_MAX: usize = 60_000;
+const REQUESTS_MAX: usize = 150_000;
 
 /// What of the grammar never succeeds here, and why.
 const NEVER: &[(&str, &str)] = &[
