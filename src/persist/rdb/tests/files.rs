@@ -56,8 +56,10 @@ fn records_of(
                     }
                 };
                 let RawEntry { db, key, deadline_ms, idle_seconds, frequency, .. } = entry;
-                let key = shown(&key);
-                format!("{db} {key} {deadline_ms:?} {idle_seconds:?} {frequency:?} {content:?}")
+                let (key, blessed) = (shown(&key), if entry.is_blessed { " blessed" } else { "" });
+                format!(
+                    "{db} {key} {deadline_ms:?} {idle_seconds:?} {frequency:?} {content:?}{blessed}"
+                )
             }
             Ok(Event::End(checksum)) => {
                 lines.push(format!("{checksum:?}"));
@@ -477,16 +479,21 @@ proptest! {
                 frequency: (number % 3 == 0).then_some(number as u8),
                 is_blessed: number % 5 == 0,
             };
+            let is_blessed = entry.is_blessed;
             if writer.entry(entry, &NOW).is_ok() {
-                expected.push(key);
+                expected.push((key, is_blessed));
             }
         }
         let (file, _) = writer.finish().expect("memory");
         let (lines, error) = records(&file, at_once);
         prop_assert!(error.is_none(), "{:?}", error);
+        // The field of a blessed key stands before it, and is passed on like any other.
         let keys: Vec<_> = lines[3..lines.len() - 1]
             .iter()
-            .map(|line| line.split(' ').nth(1).expect("a key").to_owned())
+            .filter(|line| !line.starts_with("latchkey-blessed"))
+            .map(|line| {
+                (line.split(' ').nth(1).expect("a key").to_owned(), line.ends_with(" blessed"))
+            })
             .collect();
         prop_assert_eq!(keys, expected);
         prop_assert_eq!(lines.last().map(String::as_str), Some("Right"));
