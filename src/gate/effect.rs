@@ -57,7 +57,7 @@ impl Context<'_> {
     }
 
     /// Repeats that a key is blessed, after a DEL that was not meant for it.
-    pub fn bless_again(&mut self, key: Key<'_>) {
+    fn bless_again(&mut self, key: Key<'_>) {
         let keyspace = &mut self.core.keyspace;
         if keyspace.find(key).is_some_and(|slot| keyspace.is_blessed(slot)) {
             self.instead(&[b"BLESS", b"SET", key.bytes, b"NO-EVICT"]);

@@ -258,6 +258,12 @@ impl Restore<'_> {
 
     /// Copies the snapshot. Errors: also if it has changed since it was checked.
     fn copy(&self, checked: &Checked, to: &Path) -> Result<(), String> {
+        if self.file == to {
+            let shown = to.display();
+            return Err(format!(
+                "{shown}: a restore writes under this name; give the file another"
+            ));
+        }
         // A restore that was killed may have left it.
         match self.disk.remove(to) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {

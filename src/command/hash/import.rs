@@ -1,7 +1,8 @@
 //! HIMPORT, as Redis 8.10 has it: hashes with the same fields, whose names are sent once.
 //!
 //! A hash that is made in this way is like any other. The names belong to the connection
-//! (`client/field_sets.rs`); replicas and files get DEL and HSET.
+//! (`client/field_sets.rs`); replicas and files get DEL and HSET, or HSET,
+//! HDEL and PERSIST if the key is blessed.
 
 use std::collections::HashSet;
 
@@ -73,6 +74,18 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
         return Err(OTHER_COUNT);
     }
     let (limits, now) = (limits(ctx), ctx.core.keyspace.now());
+    // A blessing ends with its key, and a Redis that does not know BLESS would refuse the whole
+    // transaction with it: so replicas and files do not delete a blessed key.
+    let is_blessed = found.is_some_and(|slot| ctx.core.keyspace.is_blessed(slot));
+    let mut gone = Vec::new();
+    if is_blessed && let Some(old) = ctx.core.keyspace.read::<Hash>(key)? {
+        let kept: HashSet<&[u8]> = fields.iter().map(|field| &**field).collect();
+        old.for_each(&now, |field, _| {
+            if !kept.contains(field) {
+                gone.push(field.to_vec());
+            }
+        });
+    }
     let pairs = || fields.iter().map(|field| &**field).zip(args.iter_from(4));
     let mut hash = Hash::default();
     let mut edit = Edit::unnoted(&mut hash);
@@ -83,13 +96,19 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
     ctx.core.keyspace.set_collection(found, key, hash, Expiry::Clear);
     ctx.core.keyspace.changed_by(fields.len() as u64, KeyspaceEvents::HASH, "hset", key.bytes);
     ctx.core.keyspace.notify_fields("hset", key.bytes, pairs().map(|(field, _)| field));
-    if found.is_some() {
+    if found.is_some() && !is_blessed {
         ctx.instead(&[b"DEL", key.bytes]);
     }
     let words = pairs().flat_map(|(field, value)| [field, value]);
     let request = [&b"HSET"[..], key.bytes].into_iter().chain(words);
     ctx.instead(&request.collect::<Vec<_>>());
-    ctx.bless_again(key);
+    if !gone.is_empty() {
+        let request = [&b"HDEL"[..], key.bytes].into_iter().chain(gone.iter().map(Vec::as_slice));
+        ctx.instead(&request.collect::<Vec<_>>());
+    }
+    if is_blessed {
+        ctx.instead(&[b"PERSIST", key.bytes]);
+    }
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
