@@ -36,13 +36,11 @@ impl State {
     /// sentinels' word. A postponed one would hold back the later ones of its connection, the word
     /// among them.
     pub fn lets_sentinels_speak(&self, channel: &[u8]) -> bool {
-        let is_other = |cause: &PauseCause| *cause != PauseCause::Promotion;
+        let is_harmless =
+            |cause: PauseCause| cause == PauseCause::Promotion || self.pauses.by(cause).is_none();
         channel == CHANNEL
             && self.heeds_promotions()
-            && !PauseCause::ALL
-                .iter()
-                .filter(|it| is_other(it))
-                .any(|it| self.pauses.by(*it).is_some())
+            && PauseCause::ALL.into_iter().all(is_harmless)
     }
 
     fn hear_sentinel(&mut self, message: &[u8]) {

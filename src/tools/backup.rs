@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use super::{Hashing, record, stamp};
+use super::{Hashing, failed, record, stamp};
 use crate::clock::Clock;
 use crate::config::{Config, system_text};
 use crate::net::blocking::Connection;
@@ -199,11 +199,11 @@ impl Backup {
         received.map_err(|why| match why {
             Why::Connection(error) => self.told(&error),
             Why::Server(text) => format!("{}:{}: {text}", self.host, self.port),
-            Why::Disk(error) => place.failed(&place.part, &error),
+            Why::Disk(error) => failed(&place.part, &error),
         })?;
         let Receiver { hash, bytes, history, .. } = receiver;
         let sha256 = base16ct::lower::encode_string(&hash.finalize());
-        place.file.sync_data().map_err(|error| place.failed(&place.part, &error))?;
+        place.file.sync_data().map_err(|error| failed(&place.part, &error))?;
         let facts = place.check(bytes, &sha256, clock, progress)?;
         let taken = stamp(clock.now().unix_seconds());
         let name = place.free_name(&taken);
@@ -351,9 +351,7 @@ struct Place<'a> {
 
 impl<'a> Place<'a> {
     fn open(disk: &'a dyn Disk, folder: &'a Path, label: &'a str) -> Result<Self, String> {
-        let failed =
-            |path: &Path, error: io::Error| format!("{}: {}", path.display(), system_text(&error));
-        disk.create_folder(folder).map_err(|error| failed(folder, error))?;
+        disk.create_folder(folder).map_err(|error| failed(folder, &error))?;
         let part = folder.join(format!("temp-{label}.part"));
         let file = match disk.open_locked(&part) {
             Ok(Some(file)) => file,
@@ -362,18 +360,14 @@ impl<'a> Place<'a> {
                 return Err(format!("Another backup of this server is being written: {shown}"));
             }
             Err(error) if knows_no_locks(&error) => {
-                disk.create(&part).map_err(|error| failed(&part, error))?
+                disk.create(&part).map_err(|error| failed(&part, &error))?
             }
-            Err(error) => return Err(failed(&part, error)),
+            Err(error) => return Err(failed(&part, &error)),
         };
-        file.set_len(0).map_err(|error| failed(&part, error))?;
+        file.set_len(0).map_err(|error| failed(&part, &error))?;
         let place = Place { disk, folder, label, part, file };
         place.remove_leftovers();
         Ok(place)
-    }
-
-    fn failed(&self, path: &Path, error: &io::Error) -> String {
-        format!("{}: {}", path.display(), system_text(error))
     }
 
     /// Removes records of backups of this server that were killed before the file had its name.
@@ -404,14 +398,14 @@ impl<'a> Place<'a> {
         clock: &Clock,
         progress: &mut dyn FnMut(Step),
     ) -> Result<Facts, String> {
-        let failed = |error: io::Error| self.failed(&self.part, &error);
-        let mut source = Hashing::new(self.disk.open_read(&self.part).map_err(failed)?);
+        let unreadable = |error: io::Error| failed(&self.part, &error);
+        let mut source = Hashing::new(self.disk.open_read(&self.part).map_err(unreadable)?);
         let now = clock.now();
         let checked = read_through(&mut source, VersionCheck::Strict, now, &mut |done| {
             progress(Step::Checked(done, bytes));
         });
         let facts = checked.map_err(|why| format!("The snapshot is damaged: {why}"))?;
-        if source.finish().map_err(failed)? != (bytes, sha256.to_owned()) {
+        if source.finish().map_err(unreadable)? != (bytes, sha256.to_owned()) {
             let shown = self.part.display();
             return Err(format!("{shown}: the disk returns other bytes than were written"));
         }
@@ -444,13 +438,13 @@ impl<'a> Place<'a> {
         let record_name = Path::new(record.file_name().unwrap_or_default());
         let temporary = format!("temp-{}.info", self.label);
         replace_file(self.disk, self.folder, temporary.as_ref(), record_name, text)
-            .map_err(|(_, error)| self.failed(&record, &error))?;
+            .map_err(|(_, error)| failed(&record, &error))?;
         let renamed = self.disk.rename(&self.part, &path);
         if let Err(error) = renamed {
             let _ = self.disk.remove(&record);
-            return Err(self.failed(&path, &error));
+            return Err(failed(&path, &error));
         }
-        self.disk.sync_folder(self.folder).map_err(|error| self.failed(&path, &error))?;
+        self.disk.sync_folder(self.folder).map_err(|error| failed(&path, &error))?;
         Ok(path)
     }
 }

@@ -6,8 +6,11 @@ pub mod record;
 pub mod restore;
 
 use std::io::{self, Read};
+use std::path::Path;
 
 use sha2::{Digest, Sha256};
+
+use crate::config::system_text;
 
 /// A time in UTC without separators, for names of files: `20261129T220126Z`.
 pub fn stamp(unix_seconds: i64) -> String {
@@ -23,6 +26,11 @@ pub fn stamp(unix_seconds: i64) -> String {
     let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
     let (year, hour, minute) = (era * 400 + year + next, second / 3600, second / 60 % 60);
     format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{:02}Z", second % 60)
+}
+
+/// The text of a failed operation on a file or folder.
+fn failed(path: &Path, error: &io::Error) -> String {
+    format!("{}: {}", path.display(), system_text(error))
 }
 
 /// Counts and hashes the bytes that pass.

@@ -23,9 +23,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Hashing, record, stamp};
+use super::{Hashing, failed, record, stamp};
 use crate::clock::Clock;
-use crate::config::{Config, system_text};
+use crate::config::Config;
 use crate::persist::aof::folder::{AofFolder, BaseFormat};
 use crate::persist::check::rdb::{Facts, read_through};
 use crate::persist::leftovers::temporary_base;
@@ -69,10 +69,6 @@ struct Checked {
     bytes: u64,
     sha256: String,
     has_record: bool,
-}
-
-fn failed(path: &Path, error: &io::Error) -> String {
-    format!("{}: {}", path.display(), system_text(error))
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {

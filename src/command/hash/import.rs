@@ -1,8 +1,8 @@
 //! HIMPORT, as Redis 8.10 has it: hashes with the same fields, whose names are sent once.
 //!
 //! A hash that is made in this way is like any other. The names belong to the connection
-//! (`client/field_sets.rs`); replicas and files get DEL and HSET, or HSET,
-//! HDEL and PERSIST if the key is blessed.
+//! (`client/field_sets.rs`); replicas and files get DEL and HSET, or HSET, HDEL and PERSIST if the
+//! key is blessed.
 
 use std::collections::HashSet;
 

@@ -82,6 +82,19 @@ fn locks_are_back_after_a_restart_and_fences_go_on_growing() {
     }
 }
 
+/// Makes `replica` follow `primary`, and waits for the link. Returns a client of the replica.
+fn following(replica: &TestServer, primary: &TestServer) -> Client {
+    let port = primary.address.port().to_string();
+    let mut there = replica.connect();
+    there.call(&["REPLICAOF", "127.0.0.1", &port]);
+    crate::support::wait_for("the replica", || {
+        primary.advance(100_000);
+        replica.advance(100_000);
+        there.call(&["ROLE"]).show().contains("connected").then_some(())
+    });
+    there
+}
+
 #[test]
 fn a_promoted_replica_has_the_locks_and_grants_higher_fences() {
     let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
@@ -89,15 +102,7 @@ fn a_promoted_replica_has_the_locks_and_grants_higher_fences() {
     let replica = start(folders[1].path(), &[]);
     let mut client = primary.connect();
     granted(&mut client, "LOCK.ACQUIRE early alice PX 60000");
-    let port = primary.address.port().to_string();
-    let mut there = replica.connect();
-    there.call(&["REPLICAOF", "127.0.0.1", &port]);
-    crate::support::wait_for("the replica", || {
-        primary.advance(100_000);
-        replica.advance(100_000);
-        let reply = there.call(&["ROLE"]).show();
-        reply.contains("connected").then_some(())
-    });
+    let mut there = following(&replica, &primary);
     let (last, _) = granted(&mut client, "LOCK.ACQUIRE jobs alice PX 60000 SESSION GRACE 2000");
     crate::support::wait_for("the lock", || {
         primary.advance(1000);
@@ -563,14 +568,7 @@ fn a_promoted_replica_knows_the_readers() {
     let replica = start(folders[1].path(), &[]);
     let mut client = primary.connect();
     granted(&mut client, "LOCK.ACQUIRE jobs early PX 60000 SHARED");
-    let port = primary.address.port().to_string();
-    let mut there = replica.connect();
-    there.call(&["REPLICAOF", "127.0.0.1", &port]);
-    crate::support::wait_for("the replica", || {
-        primary.advance(100_000);
-        replica.advance(100_000);
-        there.call(&["ROLE"]).show().contains("connected").then_some(())
-    });
+    let mut there = following(&replica, &primary);
     granted(&mut client, "LOCK.ACQUIRE jobs short PX 50 SHARED");
     granted(&mut client, "LOCK.ACQUIRE jobs gone PX 90000 SHARED");
     granted(&mut client, "LOCK.ACQUIRE jobs kept PX 90000 SHARED SESSION GRACE 2000");
