@@ -379,11 +379,13 @@ impl Waits {
     }
 
     /// Makes places that are taken from now on restorable until [`Self::end_undo`].
+    #[inline]
     pub fn begin_undo(&mut self) {
         self.undoable = Some(Vec::new());
     }
 
     /// Makes it final that places were taken, or restores them.
+    #[inline]
     pub fn end_undo(&mut self, rolls_back: bool) {
         if let Some(taken) = self.undoable.take()
             && rolls_back

@@ -484,7 +484,13 @@ impl<O> Table<O> {
     /// Sets the lower 24 bits of `access` as the entry's access bits.
     #[inline]
     pub fn set_access(&mut self, slot: Slot, access: u32) {
-        self.link(slot).entry().set_access(access);
+        self.update_access(slot, |_| access);
+    }
+
+    /// Sets the lower 24 bits of what `update` makes of the entry's access bits.
+    #[inline]
+    pub fn update_access(&mut self, slot: Slot, update: impl FnOnce(u32) -> u32) {
+        self.link(slot).entry().update_access(update);
     }
 
     // Prefetching: each step for a whole batch before the next one.

@@ -372,9 +372,9 @@ pub fn admit_scripted(
     if running.read_only && (writes || command.is(Flags::MAY_REPLICATE)) {
         return refuse(READ_ONLY);
     }
-    let begins_to_write = writes && !running.wrote;
+    let may_be_refused = writes && !running.wrote && !state.fast_path().takes_writes();
     let mut rules = WriteRule::ALL.iter().rev();
-    if begins_to_write && let Some(error) = rules.find_map(|rule| state.refusal_by(*rule)) {
+    if may_be_refused && let Some(error) = rules.find_map(|rule| state.refusal_by(*rule)) {
         return refuse(&error.wire());
     }
     let lacks_memory = running.out_of_memory && !running.wrote && !running.allow_oom;

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use super::db_index::DbIndex;
+use crate::clock::Now;
 use crate::collections::glob;
 use crate::collections::shared::given_up_bytes;
 use crate::collections::table::{Entry, Slot, ValueRef};
@@ -110,11 +111,17 @@ pub enum Accessed {
     Frequency(u8),
 }
 
+/// The LRU clock at a time: seconds, 24 bits. One second in 194 days lasts two, because [`BLESSED`]
+/// is no time.
+#[inline]
+pub(super) fn lru_clock_at(now: Now) -> u32 {
+    ((now.unix_seconds() as u32) & LRU_MASK).min(BLESSED - 1)
+}
+
 impl Keyspace {
-    /// The LRU clock: seconds, 24 bits. One second in 194 days lasts two, because [`BLESSED`] is no
-    /// time.
+    /// The LRU clock: see [`lru_clock_at`].
     pub fn lru_clock(&self) -> u32 {
-        ((self.now.unix_seconds() as u32) & LRU_MASK).min(BLESSED - 1)
+        self.lru_clock
     }
 
     /// The LFU clock: minutes, 16 bits.
@@ -150,7 +157,7 @@ impl Keyspace {
             }
             Accessed::Frequency(_) | Accessed::SecondsAgo(_) => return,
         };
-        self.tables.set_access(self.selected, slot, access.min(BLESSED - 1));
+        self.set_access(slot, access.min(BLESSED - 1));
     }
 
     /// Updates the access bits of the key at `slot`.
@@ -159,8 +166,8 @@ impl Keyspace {
         if self.mode.no_touch {
             return;
         }
-        let access = if self.access.lfu { self.lfu_after_access(slot) } else { self.lru_clock() };
-        self.tables.set_access(self.selected, slot, access);
+        let access = if self.access.lfu { self.lfu_after_access(slot) } else { self.lru_clock };
+        self.set_access(slot, access);
     }
 
     #[cold]

@@ -168,6 +168,8 @@ pub struct Keyspace {
     selected: DbIndex,
     hasher: KeyHasher,
     now: Now,
+    /// [`evict::lru_clock_at`] of it, which each access needs.
+    lru_clock: u32,
     /// How far the wall clock is ahead of the boot-time clock, for the tables' hints.
     wall_offset_ms: i64,
     /// The same rounded up, for all deadlines that are shown: see [`Now::shown_offset_ms`].
@@ -223,6 +225,7 @@ impl Keyspace {
             selected: DbIndex::ZERO,
             hasher,
             now,
+            lru_clock: evict::lru_clock_at(now),
             wall_offset_ms: now.wall_offset_ms(),
             shown_offset_ms: now.shown_offset_ms(),
             lease_clock: LeaseClock::new(now),
@@ -281,6 +284,7 @@ impl Keyspace {
     pub fn set_now(&mut self, now: Now) {
         self.now = Now { ignores_deadlines: self.now.ignores_deadlines, ..now };
         self.lease_clock.set_now(now);
+        self.lru_clock = evict::lru_clock_at(now);
         let offset = now.wall_offset_ms();
         if offset.abs_diff(self.wall_offset_ms) > WALL_JITTER_MS {
             (self.wall_offset_ms, self.shown_offset_ms) = (offset, now.shown_offset_ms());
@@ -757,9 +761,10 @@ impl Keyspace {
         self.tables.set_deadline(self.selected, slot, deadline);
     }
 
-    /// Sets the access bits of the key at `slot`.
+    /// Sets the access bits of the key at `slot`, unless it is blessed.
+    #[inline]
     pub fn set_access(&mut self, slot: Slot, access: u32) {
-        self.tables.set_access(self.selected, slot, access);
+        self.tables.update_access(self.selected, slot, |_| access);
     }
 
     /// A random key of the selected database, uniformly. Not a look-up: expired keys that it meets

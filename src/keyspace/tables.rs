@@ -165,12 +165,16 @@ impl Tables {
         self.tables.iter_mut().for_each(|table| table.set_wall_offset(offset_ms));
     }
 
+    /// Sets the access bits of a key to what `update` makes of them, unless the key is blessed.
     #[inline]
-    pub fn set_access(&mut self, database: DbIndex, slot: Slot, access: u32) {
-        let table = &mut self.tables[database];
-        if table.entry(slot).access() != BLESSED {
-            table.set_access(slot, access);
-        }
+    pub fn update_access(
+        &mut self,
+        database: DbIndex,
+        slot: Slot,
+        update: impl FnOnce(u32) -> u32,
+    ) {
+        let update = |old| if old == BLESSED { old } else { update(old) };
+        self.tables[database].update_access(slot, update);
     }
 
     // ---- lending --------------------------------------------------------------------------------

@@ -311,10 +311,12 @@ impl RawEntry {
         (header >> shift & ACCESS) as u32
     }
 
-    pub(super) fn set_access(self, access: u32) {
+    #[inline]
+    pub(super) fn update_access(self, update: impl FnOnce(u32) -> u32) {
         let header = self.header();
         let shift = if header & 3 <= TINY_OBJECT { 16 } else { 8 };
-        let header = header & !(ACCESS << shift) | (u64::from(access) & ACCESS) << shift;
+        let access = u64::from(update((header >> shift & ACCESS) as u32)) & ACCESS;
+        let header = header & !(ACCESS << shift) | access << shift;
         // SAFETY: as in `header`; the other bits are kept.
         unsafe { self.0.cast::<u64>().write(header.to_le()) }
     }

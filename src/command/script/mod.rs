@@ -400,10 +400,14 @@ pub(crate) fn finish(ctx: &mut Context<'_>, before: Before) {
         }
     }
     ctx.core.state.effects.repeat_at(RepeatedAt::ALL);
-    ctx.core.state.script_field_sets = FieldSets::default();
+    if !ctx.core.state.script_field_sets.is_empty() {
+        ctx.core.state.script_field_sets = FieldSets::default();
+    }
     let ended = ctx.core.state.scripts.running.take();
     slot_costs::note_group(&mut ctx.core.state, ended.as_ref().and_then(|running| running.slot));
-    ctx.core.state.refresh_fast_path();
+    if ended.as_ref().is_some_and(|running| running.is_busy) {
+        ctx.core.state.refresh_fast_path();
+    }
     let rolls_back = ended.as_ref().is_some_and(|running| running.rolls_back);
     if rolls_back {
         ctx.core.keyspace.roll_back();

@@ -574,6 +574,7 @@ impl Lua {
     }
 
     /// Runs a chunk with KEYS and ARGV, and writes its return value.
+    #[inline(always)]
     pub fn run<'k, K, A>(
         &mut self,
         run: Run<'_, K, A>,

@@ -9,17 +9,18 @@ use crate::support::{Client, Reply, TestServer, decode, encode, wait_for};
 
 const ON: &str = "script-cache-persist yes";
 
-/// No server waits for its replicas when it ends: its clock stands still then.
-const NO_WAIT: &str = "shutdown-timeout 0";
+/// No server waits for its replicas when it ends: its clock stands still then. No link times out:
+/// clocks are advanced while threads work in real time.
+const OWN_CLOCK: [&str; 2] = ["shutdown-timeout 0", "repl-timeout 86400"];
 
 fn start(dir: &Path, lines: &[&str]) -> TestServer {
-    let mut all = vec![format!("dir {}", dir.display()), NO_WAIT.to_owned()];
-    all.extend(lines.iter().map(|line| (*line).to_owned()));
+    let mut all = vec![format!("dir {}", dir.display())];
+    all.extend(OWN_CLOCK.iter().chain(lines).map(|line| (*line).to_owned()));
     TestServer::start(&all)
 }
 
 fn start_alone(lines: &[&str]) -> TestServer {
-    let lines = lines.iter().chain(&[NO_WAIT]).map(|line| (*line).to_owned());
+    let lines = lines.iter().chain(&OWN_CLOCK).map(|line| (*line).to_owned());
     TestServer::start(&lines.collect::<Vec<_>>())
 }
 
