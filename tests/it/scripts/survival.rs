@@ -315,7 +315,13 @@ fn await_replica(primary: &TestServer, servers: &[&TestServer]) {
             info[at..].split(|char: char| !char.is_ascii_digit()).next().map(str::to_owned)
         };
         let (sent, acknowledged) = (field("master_repl_offset:"), field(",offset="));
-        (info.contains("state=online") && sent.is_some() && sent == acknowledged).then_some(())
+        // A replica is online when its snapshot has been sent, not when it has been read.
+        let has_read = servers.iter().all(|server| {
+            let info = server.connect().call(&["INFO", "replication"]).show();
+            !info.contains("role:slave") || info.contains("master_link_status:up")
+        });
+        let is_online = info.contains("state=online") && sent.is_some() && sent == acknowledged;
+        (is_online && has_read).then_some(())
     });
 }
 
