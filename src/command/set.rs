@@ -193,16 +193,24 @@ fn scard(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `SMEMBERS key`: a set.
 fn smembers(ctx: &mut Context<'_>) -> CommandResult {
-    let set = ctx.core.keyspace.read::<Set>(ctx.key(1))?;
-    reply_all(&mut ctx.reply, set);
+    let key = ctx.key(1);
+    let Context { core, reply, .. } = ctx;
+    let read = core.keyspace.lend_read::<Set, _>(key, |set, lender| {
+        reply.set(set.len());
+        set.for_each(|member| match member {
+            Element::Bytes(bytes) => reply.bulk_or_lent(bytes, lender),
+            Element::Integer(value) => reply.bulk_integer(value),
+        });
+    })?;
+    if read.is_none() {
+        reply.set(0);
+    }
     Ok(Outcome::Replied)
 }
 
-fn reply_all(reply: &mut ReplyWriter<'_>, set: Option<SetView<'_>>) {
-    reply.set(set.map_or(0, |set| set.len()));
-    if let Some(set) = set {
-        set.for_each(|member| reply_member(reply, member));
-    }
+fn reply_all(reply: &mut ReplyWriter<'_>, set: SetView<'_>) {
+    reply.set(set.len());
+    set.for_each(|member| reply_member(reply, member));
 }
 
 /// `SMOVE source destination member`: 1, or 0 if the source has no such member.
@@ -295,7 +303,7 @@ fn spop(ctx: &mut Context<'_>) -> CommandResult {
         return Ok(Outcome::Replied);
     }
     if count >= len {
-        reply_all(reply, Some(set));
+        reply_all(reply, set);
         // The deletion counts as one of the changes.
         ctx.core.keyspace.changed_by(len as u64 - 1, KeyspaceEvents::SET, "spop", key.bytes);
         ctx.core.keyspace.delete_at(slot, key, "del");
@@ -479,7 +487,7 @@ fn sinter(ctx: &mut Context<'_>) -> CommandResult {
     let sets = intersected(&ctx.core.keyspace, &slots)?;
     let reply = &mut ctx.reply;
     if let [set] = sets[..] {
-        reply_all(reply, Some(set));
+        reply_all(reply, set);
         return Ok(Outcome::Replied);
     }
     let (members, mut len) = (reply.defer_set(), 0);
@@ -638,10 +646,10 @@ fn sunion(ctx: &mut Context<'_>) -> CommandResult {
     let reply = &mut ctx.reply;
     let are_integers = sets.iter().all(|set| matches!(set, SetView::Ints(_)));
     if sets.len() == 1 {
-        reply_all(reply, Some(sets[0]));
+        reply_all(reply, sets[0]);
     } else if are_integers || sets.len() > DIRECT_UNION_MAX {
         let union = unite(&sets, &limits);
-        reply_all(reply, Some(union.as_view()));
+        reply_all(reply, union.as_view());
     } else {
         let (members, mut len) = (reply.defer_set(), 0);
         for (index, set) in sets.iter().enumerate() {
@@ -684,7 +692,7 @@ fn sdiff(ctx: &mut Context<'_>) -> CommandResult {
     let reply = &mut ctx.reply;
     if difference.removes_from_copy() {
         let result = difference.copy_and_remove(&limits);
-        reply_all(reply, Some(result.as_view()));
+        reply_all(reply, result.as_view());
         return Ok(Outcome::Replied);
     }
     let (members, mut len) = (reply.defer_set(), 0);

@@ -384,13 +384,20 @@ fn reply_text<'b>(reply: &mut ReplyWriter<'_>, text: Text<'b>, lender: &mut Lend
 fn hmget(ctx: &mut Context<'_>) -> CommandResult {
     let now = ctx.core.keyspace.now();
     let fields = ctx.args.iter_from(2);
-    let hash = ctx.core.keyspace.read::<Hash>(ctx.key(1))?;
-    ctx.reply.array(fields.len());
-    for field in fields {
-        match hash.and_then(|hash| hash.get(field, &now)) {
-            Some(found) => ctx.reply.bulk(found.value.as_ref()),
-            None => ctx.reply.null(),
+    let key = ctx.key(1);
+    let Context { core, reply, .. } = ctx;
+    let read = core.keyspace.lend_read::<Hash, _>(key, |hash, lender| {
+        reply.array(fields.len());
+        for field in fields.clone() {
+            match hash.get(field, &now) {
+                Some(found) => reply_text(reply, found.value, lender),
+                None => reply.null(),
+            }
         }
+    })?;
+    if read.is_none() {
+        reply.array(fields.len());
+        fields.for_each(|_| reply.null());
     }
     Ok(Outcome::Replied)
 }

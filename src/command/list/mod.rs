@@ -8,6 +8,7 @@
 pub(crate) mod batch;
 pub(crate) mod blocking;
 
+use crate::collections::lent::Lender;
 use crate::collections::packed::Element;
 use crate::collections::table::Slot;
 use crate::config::KeyspaceEvents;
@@ -95,6 +96,19 @@ pub(crate) fn limits(ctx: &Context<'_>) -> Limits {
 fn reply_element(reply: &mut ReplyWriter<'_>, element: Element<'_>) {
     match element {
         Element::Bytes(bytes) => reply.bulk(bytes),
+        Element::Integer(value) => reply.bulk_integer(value),
+    }
+}
+
+/// As [`reply_element`]; a long element is lent.
+#[inline]
+fn lend_element<'e>(
+    reply: &mut ReplyWriter<'_>,
+    element: Element<'e>,
+    lender: &mut Lender<'e, '_>,
+) {
+    match element {
+        Element::Bytes(bytes) => reply.bulk_or_lent(bytes, lender),
         Element::Integer(value) => reply.bulk_integer(value),
     }
 }
@@ -302,10 +316,8 @@ fn lrange(ctx: &mut Context<'_>) -> CommandResult {
     let read = core.keyspace.lend_read::<List, _>(key, |list, lender| {
         let range = resolve_range(start, stop, list.len());
         reply.array(range.len());
-        list.forwards(range.start).take(range.len()).for_each(|element| match element {
-            Element::Bytes(bytes) => reply.bulk_or_lent(bytes, lender),
-            Element::Integer(value) => reply.bulk_integer(value),
-        });
+        let elements = list.forwards(range.start).take(range.len());
+        elements.for_each(|element| lend_element(reply, element, lender));
     })?;
     if read.is_none() {
         reply.array(0);
@@ -333,15 +345,20 @@ fn resolve_index(index: i64, length: usize) -> Option<usize> {
 
 /// `LINDEX key index`: the element or nil. Without a list the index is not checked.
 fn lindex(ctx: &mut Context<'_>) -> CommandResult {
-    let args = ctx.args;
-    let Some(list) = ctx.core.keyspace.read::<List>(ctx.key(1))? else {
-        ctx.reply.null();
-        return Ok(Outcome::Replied);
-    };
-    let index = resolve_index(args.integer(2)?, list.len());
-    match index.and_then(|index| list.get(index)) {
-        Some(element) => reply_element(&mut ctx.reply, element),
-        None => ctx.reply.null(),
+    let (args, key) = (ctx.args, ctx.key(1));
+    let Context { core, reply, .. } = ctx;
+    let read: Option<Result<(), CommandError>> =
+        core.keyspace.lend_read::<List, _>(key, |list, lender| {
+            let index = resolve_index(args.integer(2)?, list.len());
+            match index.and_then(|index| list.get(index)) {
+                Some(element) => lend_element(reply, element, lender),
+                None => reply.null(),
+            }
+            Ok(())
+        })?;
+    match read {
+        Some(read) => read?,
+        None => reply.null(),
     }
     Ok(Outcome::Replied)
 }

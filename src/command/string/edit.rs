@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::collections::lent::LENT_MIN;
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::keyspace::Expiry;
@@ -138,11 +139,21 @@ pub(crate) fn strlen(ctx: &mut Context<'_>) -> CommandResult {
 /// from the end.
 pub(crate) fn getrange(ctx: &mut Context<'_>) -> CommandResult {
     let (start, end) = (ctx.args.integer(2)?, ctx.args.integer(3)?);
-    let value = ctx.core.keyspace.string(ctx.key(1))?.unwrap_or_default();
+    let Some(slot) = ctx.core.keyspace.find_for_read(ctx.key(1)) else {
+        ctx.reply.bulk(b"");
+        return Ok(Outcome::Replied);
+    };
+    let value = ctx.core.keyspace.string_at(slot)?;
     let range = part(value.len(), start, end);
     match value {
-        StringView::Whole(bytes) => ctx.reply.bulk(&bytes[range]),
-        StringView::Pieces(bytes) => ctx.reply.bulk_pieces(range.len(), bytes.pieces(range)),
+        StringView::Whole(bytes) if range.len() < LENT_MIN => ctx.reply.bulk(&bytes[range]),
+        _ => {
+            let Context { core, reply, .. } = ctx;
+            core.keyspace.lend(slot, |value, lender| {
+                let string = StringView::new(value).unwrap_or_default();
+                reply.bulk_lent(range.len(), string.pieces(range), lender);
+            });
+        }
     }
     Ok(Outcome::Replied)
 }

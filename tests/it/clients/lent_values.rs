@@ -273,6 +273,17 @@ const LIST_CHANGES: &[&str] =
 const HASH_CHANGES: &[&str] =
     &["HSET k f x", "HDEL k f", "HSET k g x", "DEL k", "EXPIRE k 100", "HEXPIRE k 100 FIELDS 1 f"];
 
+const SET_CHANGES: &[&str] = &[
+    "SPOP k",
+    "SADD k x",
+    "SREM k x",
+    "SMOVE k other x",
+    "SINTERSTORE k k missing",
+    "DEL k",
+    "EXPIRE k 100",
+    "RENAME k other",
+];
+
 /// Reads a value, changes it, and fills memory of the value's size, all in one turn.
 fn read_and_change(
     client: &mut Client,
@@ -306,7 +317,9 @@ fn read_and_change(
     let reply = client.reply();
     let expected = match read[0] {
         b"GET" => bulk(value),
-        b"LRANGE" => Reply::Array(vec![bulk(value)]),
+        b"GETRANGE" => bulk(&value[1..]),
+        b"LINDEX" => bulk(value),
+        b"LRANGE" | b"HMGET" | b"SMEMBERS" => Reply::Array(vec![bulk(value)]),
         _ => Reply::Array(vec![bulk(b"f"), bulk(value)]),
     };
     let what = format!("{} bytes, {change}, script: {by_script}", value.len());
@@ -325,16 +338,29 @@ fn no_change_of_a_value_shows_in_a_reply_that_came_before() {
         for by_script in [false, true] {
             for change in STRING_CHANGES {
                 let make: [&[u8]; 3] = [b"SET", b"k", &value];
-                read_and_change(&mut client, [&make, &[b"GET", b"k"]], change, by_script);
+                let reads: [&[&[u8]]; 2] = [&[b"GET", b"k"], &[b"GETRANGE", b"k", b"1", b"-1"]];
+                for read in reads {
+                    read_and_change(&mut client, [&make, read], change, by_script);
+                }
             }
             for change in LIST_CHANGES {
                 let make: [&[u8]; 3] = [b"RPUSH", b"k", &value];
-                let read: [&[u8]; 4] = [b"LRANGE", b"k", b"0", b"-1"];
-                read_and_change(&mut client, [&make, &read], change, by_script);
+                let reads: [&[&[u8]]; 2] =
+                    [&[b"LRANGE", b"k", b"0", b"-1"], &[b"LINDEX", b"k", b"-1"]];
+                for read in reads {
+                    read_and_change(&mut client, [&make, read], change, by_script);
+                }
             }
             for change in HASH_CHANGES {
                 let make: [&[u8]; 4] = [b"HSET", b"k", b"f", &value];
-                read_and_change(&mut client, [&make, &[b"HGETALL", b"k"]], change, by_script);
+                let reads: [&[&[u8]]; 2] = [&[b"HGETALL", b"k"], &[b"HMGET", b"k", b"f"]];
+                for read in reads {
+                    read_and_change(&mut client, [&make, read], change, by_script);
+                }
+            }
+            for change in SET_CHANGES {
+                let make: [&[u8]; 3] = [b"SADD", b"k", &value];
+                read_and_change(&mut client, [&make, &[b"SMEMBERS", b"k"]], change, by_script);
             }
         }
     }
