@@ -133,6 +133,7 @@ _latchkey_options="
     --http-tls
     --http-auth
     --http-hosts
+    --instance-name
     --page-keys
     --tls-port
     --tls-cert-file

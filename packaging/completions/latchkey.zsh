@@ -33,6 +33,7 @@ _arguments \
   '*--http-tls[Uses TLS for HTTP, with the server'\''s certificate and tls-auth-clients]:http-tls:(yes no)' \
   '*--http-auth[Asks for a user'\''s password on loopback addresses too]:http-auth:(yes no)' \
   '*--http-hosts[Host names under which the page and its data are served, besides localhost and addresses]:http-hosts:_files' \
+  '*--instance-name[This server'\''s name at the head of the page]:instance-name:_files' \
   '*--page-keys[Patterns of keys that are shown as queues and get labels in metrics, at most 100 keys]:page-keys:_files' \
   '*--tls-port[Port for TLS clients]:tls-port:_files' \
   '*--tls-cert-file[File with the certificate, in PEM]:tls-cert-file:_files' \

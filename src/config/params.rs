@@ -134,6 +134,8 @@ section "HTTP" {
     /// Host names under which the page and its data are served, besides localhost and addresses.
     /// This server only.
     "http-hosts" => http_hosts: Vec<Vec<u8>> = Vec::new(), Words, MODIFIABLE;
+    /// This server's name at the head of the page. Empty: the machine's name. This server only.
+    "instance-name" => instance_name: Vec<u8> = Vec::new(), TEXT, MODIFIABLE;
     /// Patterns of keys that are shown as queues and get labels in metrics, at most 100 keys. This
     /// server only.
     "page-keys" => page_keys: Vec<Vec<u8>> = Vec::new(), Words, MODIFIABLE;

@@ -9,6 +9,8 @@
 //! If evictions free nothing, for whatever reason, they stop and are tried again later: they must
 //! not cost all keys.
 
+use std::collections::BTreeMap;
+
 use crate::config::{Choice, MaxmemoryPolicy};
 use crate::gate::effect::note_deletions_apart;
 use crate::gate::publish::publish_events;
@@ -89,8 +91,7 @@ fn tell_cost(core: &mut Core) {
     let before = told.map_or(0, |told| told.refused).min(refused);
     keyspace.eviction.told = Some(Told { at_us: now_us, refused });
     let untold = std::mem::take(&mut keyspace.eviction.untold);
-    let kinds: Vec<_> = untold.iter().map(|(name, count)| format!("{count} {name}")).collect();
-    let kinds = if kinds.is_empty() { "none".into() } else { kinds.join(", ") };
+    let kinds = by_type(&untold);
     let (limit, policy) = (state.config.maxmemory, state.config.maxmemory_policy.word());
     let since = if told.is_some() { "Since the last such line" } else { "So far" };
     warning!(
@@ -99,6 +100,27 @@ fn tell_cost(core: &mut Core) {
          refused: {}.",
         refused - before
     );
+}
+
+/// Numbers of keys with the names of their types.
+fn by_type(counts: &BTreeMap<&'static str, u64>) -> String {
+    let counts: Vec<_> = counts.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    if counts.is_empty() { "none".into() } else { counts.join(", ") }
+}
+
+/// A sentence on what `maxmemory` has cost, if anything.
+pub fn cost_of_limit(core: &Core) -> Option<String> {
+    let (stats, refused) = (&core.keyspace.stats, core.state.stats.out_of_memory_errors());
+    (stats.evicted + refused > 0).then(|| {
+        format!(
+            "{} keys were evicted ({}) and {refused} requests refused, since the start or CONFIG \
+             RESETSTAT, to keep memory within maxmemory ({}). maxmemory-protect names keys that are \
+             never evicted; locks and semaphores are not, either.",
+            stats.evicted,
+            by_type(&stats.evicted_by_type),
+            core.state.config.maxmemory_policy.word()
+        )
+    })
 }
 
 fn evict_for_a_while(core: &mut Core) -> Room {

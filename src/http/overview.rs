@@ -10,15 +10,17 @@ use super::ready::CHECKS;
 use crate::collections::table::ValueRef;
 use crate::figures::turns::script_us;
 use crate::figures::{Reading, Value, figures};
+use crate::gate::evict::cost_of_limit;
 use crate::keyspace::{DbIndex, Keyspace};
 use crate::net::http::response::Response;
 use crate::roles::replicas::lag_seconds;
 use crate::state::{Core, State};
 use crate::sys::build;
+use crate::sys::machine::host_name;
 use crate::types::type_name;
 
-/// The time for which lost locks are shown. Unit: milliseconds.
-const LOST_MS: i64 = 300_000;
+/// The time for which lost locks and evictions are shown. Unit: milliseconds.
+const RECENT_MS: i64 = 300_000;
 const REPLICAS_MAX: usize = 100;
 /// Keys of a database whose bytes are counted, and the number of neighbours that are read together.
 const KEYS_SAMPLED: usize = 128;
@@ -36,6 +38,11 @@ pub fn overview(core: &Core, rights: &Rights) -> Response {
         "role",
         if core.state.replication.is_replica() { "replica" } else { "primary" },
     );
+    let name = &core.state.config.instance_name;
+    match name.is_empty() {
+        true => json.named_text("name", host_name()),
+        false => json.named_text("name", name),
+    }
     json.named("port", core.state.process.identity.port);
     json.named("time_ms", core.state.clock.now().wall_us / 1000);
     json.maybe("hold_median_us", core.state.stats.durations.lock_hold.part_within_us(0.5));
@@ -49,10 +56,11 @@ pub fn overview(core: &Core, rights: &Rights) -> Response {
         }
     }
     json.close(']');
+    limit(&mut json, core);
     script(&mut json, &core.state);
     json.name("lost");
     json.open('[');
-    let from_ms = core.state.now.unix().0 - LOST_MS;
+    let from_ms = core.state.now.unix().0 - RECENT_MS;
     for end in core.keyspace.locks.history.ends().rev().take_while(|end| end.at_ms >= from_ms) {
         if rights.may_see_lock(&core.state, end.database, &end.key) {
             write_end(&mut json, end);
@@ -137,6 +145,17 @@ fn memory_by_type(json: &mut Json, keyspace: &Keyspace) {
         json.close('}');
     }
     json.close(']');
+}
+
+/// A sentence on what `maxmemory` has cost, while it costs anything.
+fn limit(json: &mut Json, core: &Core) {
+    json.name("limit");
+    let told = core.keyspace.eviction.told;
+    let is_recent = |at_us: i64| core.state.now.boot_us - at_us < RECENT_MS * 1000;
+    match cost_of_limit(core).filter(|_| told.is_some_and(|told| is_recent(told.at_us))) {
+        Some(text) => json.text(text.as_bytes()),
+        None => json.plain("null"),
+    }
 }
 
 /// The script that keeps the server busy, and the command that ends it.

@@ -235,6 +235,7 @@ impl Keyspace {
         let name = type_name(self.entry(slot).value());
         let owned = self.tables.remove_for_good(self.selected, slot);
         self.stats.evicted += 1;
+        *self.stats.evicted_by_type.entry(name).or_default() += 1;
         *self.eviction.untold.entry(name).or_default() += 1;
         self.deletions.note_key(self.selected, owned.key(), Deleted::Evicted);
         self.touch(self.selected, owned.key(), 0, Cause::Server);

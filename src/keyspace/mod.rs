@@ -57,7 +57,7 @@ pub mod watch;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub use crate::clock::Expiry;
 use crate::clock::{Deadline, ExpiryBy, Now};
@@ -118,6 +118,8 @@ pub struct KeyspaceStats {
     /// Fields of hashes.
     pub expired_fields: u64,
     pub evicted: u64,
+    /// The same by the names of the keys' types.
+    pub evicted_by_type: BTreeMap<&'static str, u64>,
     /// The time from a key's deadline to its active deletion.
     pub expiry_lag: Histogram,
 }

@@ -1,8 +1,6 @@
 //! Statistics of the operating system: memory, processor time, kernel.
 #![allow(unsafe_code)] // getrusage, sysconf, uname: C functions that fill in structures.
 
-use std::ffi::CStr;
-
 use super::system;
 
 /// Processor time of the process, its children and the calling thread. Unit: seconds.
@@ -49,20 +47,29 @@ fn system_number(name: libc::c_int) -> usize {
     usize::try_from(unsafe { libc::sysconf(name) }).unwrap_or(0)
 }
 
-/// Name, release and machine of the operating system: `Linux 6.1.0 x86_64`.
-pub fn system_name() -> String {
+fn uname() -> libc::utsname {
     // SAFETY: all-zero bytes are a valid `utsname`.
     let mut name: libc::utsname = unsafe { std::mem::zeroed() };
     // SAFETY: the pointer is to a live local. A failure leaves empty strings.
     unsafe { libc::uname(&mut name) };
-    // SAFETY: each field is a string with a zero at its end, in a live local.
-    let text = |field: &[libc::c_char]| unsafe { CStr::from_ptr(field.as_ptr()) };
-    format!(
-        "{} {} {}",
-        text(&name.sysname).to_string_lossy(),
-        text(&name.release).to_string_lossy(),
-        text(&name.machine).to_string_lossy()
-    )
+    name
+}
+
+fn text(field: &[libc::c_char]) -> String {
+    let bytes: Vec<u8> =
+        field.iter().map(|char| *char as u8).take_while(|byte| *byte != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Name, release and machine of the operating system: `Linux 6.1.0 x86_64`.
+pub fn system_name() -> String {
+    let name = uname();
+    format!("{} {} {}", text(&name.sysname), text(&name.release), text(&name.machine))
+}
+
+/// The machine's name in its network.
+pub fn host_name() -> String {
+    text(&uname().nodename)
 }
 
 #[cfg(test)]

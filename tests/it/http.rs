@@ -364,6 +364,29 @@ fn locks_are_listed_in_each_order_slice_by_slice() {
 }
 
 #[test]
+fn the_overview_names_the_server_and_what_its_memory_limit_costs() {
+    let (server, address) = start(&[]);
+    let mut client = server.connect();
+    let overview = || get(address, "/api/overview").body;
+    let host = std::process::Command::new("uname").arg("-n").output().expect("a name").stdout;
+    let host = format!("\"name\":\"{}\"", String::from_utf8_lossy(&host).trim());
+    assert!(overview().contains(&host), "{}", overview());
+    call(&server, "CONFIG SET instance-name orders-1");
+    assert!(overview().contains("\"name\":\"orders-1\""), "{}", overview());
+    assert!(overview().contains("\"limit\":null"), "{}", overview());
+    call(&server, "RPUSH list a");
+    call(&server, "CONFIG SET maxmemory 1 maxmemory-policy allkeys-lru");
+    assert!(client.call(&["SET", "k", "v"]).show().starts_with("(error) OOM"));
+    let text = overview();
+    assert!(text.contains("1 keys were evicted (1 list) and 1 requests refused"), "{text}");
+    assert!(text.contains("within maxmemory (allkeys-lru)"), "{text}");
+    // Later it is no news.
+    call(&server, "CONFIG SET maxmemory 0");
+    server.advance(300_000_000);
+    assert!(overview().contains("\"limit\":null"), "{}", overview());
+}
+
+#[test]
 fn values_that_nobody_uses_as_locks_are_not_shown() {
     let (server, address) = start(&["http-auth yes"]);
     call(&server, "ACL SETUSER viewer on >v +@all -@lock ~*");

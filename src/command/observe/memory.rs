@@ -2,10 +2,9 @@
 
 use crate::collections::table::{Entry, ValueRef};
 use crate::command::help::reply_help;
-use crate::config::Choice;
 use crate::error::CommandError;
 use crate::figures::memory::{MemoryUse, excess, ratio};
-use crate::state::Core;
+use crate::gate::evict;
 use crate::state::context::{CommandResult, Context, Outcome};
 use crate::state::spec::{CommandSpec, Flags, Group, Handler, KeyFlags, container, key, spec};
 use crate::sys::{alloc, jemalloc};
@@ -160,22 +159,9 @@ const CLIENT_BYTES_MAX: usize = 200 << 10;
 /// `MEMORY DOCTOR`: a human-readable report.
 fn doctor(ctx: &mut Context<'_>) -> CommandResult {
     let memory = MemoryUse::measure(ctx.core);
-    let report = diagnose(&memory, ctx.core.state.clients.len(), cost_of_limit(ctx.core));
+    let report = diagnose(&memory, ctx.core.state.clients.len(), evict::cost_of_limit(ctx.core));
     ctx.reply.verbatim(b"txt", report.as_bytes());
     Ok(Outcome::Replied)
-}
-
-/// A finding: what `maxmemory` has cost, if anything.
-fn cost_of_limit(core: &Core) -> Option<String> {
-    let (evicted, refused) = (core.keyspace.stats.evicted, core.state.stats.out_of_memory_errors());
-    (evicted + refused > 0).then(|| {
-        format!(
-            "Limit: {evicted} keys were evicted and {refused} requests refused, since the start or \
-             CONFIG RESETSTAT, to keep memory within maxmemory ({}). maxmemory-protect names keys \
-             that are never evicted; locks and semaphores are not, either.",
-            core.state.config.maxmemory_policy.word()
-        )
-    })
 }
 
 fn diagnose(memory: &MemoryUse, clients: usize, cost: Option<String>) -> String {
@@ -218,7 +204,7 @@ fn diagnose(memory: &MemoryUse, clients: usize, cost: Option<String>) -> String 
         .iter()
         .filter(|(is_so, _)| *is_so)
         .map(|(_, text)| (*text).to_owned())
-        .chain(cost)
+        .chain(cost.map(|text| format!("Limit: {text}")))
         .map(|text| format!(" * {text}\n\n"))
         .collect();
     if found.is_empty() {
