@@ -309,10 +309,10 @@ fn keep(core: &mut Core, database: DbIndex, key: &[u8], ms: i64) {
         for pair in fields.chunks_exact(2) {
             Edit::unnoted(&mut hash).set(pair[0], pair[1], Expiry::Clear, &limits, &now);
         }
-        keyspace.locks.begin_own_change();
-        keyspace.insert_collection_until(keyspace.key(key), hash, Some(deadline));
-        keyspace.changed(KeyspaceEvents::LOCK, "lock", key);
-        keyspace.locks.end_own_change();
+        keyspace.change_lock(|keyspace| {
+            keyspace.insert_collection_until(keyspace.key(key), hash, Some(deadline));
+            keyspace.changed(KeyspaceEvents::LOCK, "lock", key);
+        });
         true
     });
     if !is_kept {
@@ -498,26 +498,26 @@ fn restore(core: &mut Core, at: At<'_>, former: &Former, restored: &mut Restored
         let now = keyspace.now();
         let mut others = Vec::new();
         keyspace.view::<Hash>(slot).ok()?.for_each(&now, |field, _| others.push(field.to_vec()));
-        keyspace.locks.begin_own_change();
-        keyspace.edit::<Hash, _>(slot, |hash| {
-            for (field, value) in &former.fields {
-                hash.set(field, value, Expiry::Clear, &limits, &now);
-            }
-            for field in others.iter().filter(|field| !former.fields.iter().any(|f| f.0 == **field))
-            {
-                hash.remove(field, &now);
-            }
-        });
+        others.retain(|field| !former.fields.iter().any(|(name, _)| name == field));
         let present = keyspace.entry(slot).deadline();
         let is_passed = former.deadline.is_some_and(|deadline| now.is_past(deadline));
         // A renewal since then stays.
         let until =
             if present == former.replaced_by && !is_passed { former.deadline } else { present };
-        if until != present {
-            keyspace.set_deadline(slot, until);
-        }
-        keyspace.changed(KeyspaceEvents::LOCK, "lock", key);
-        keyspace.locks.end_own_change();
+        keyspace.change_lock(|keyspace| {
+            keyspace.edit::<Hash, _>(slot, |hash| {
+                for (field, value) in &former.fields {
+                    hash.set(field, value, Expiry::Clear, &limits, &now);
+                }
+                for field in &others {
+                    hash.remove(field, &now);
+                }
+            });
+            if until != present {
+                keyspace.set_deadline(slot, until);
+            }
+            keyspace.changed(KeyspaceEvents::LOCK, "lock", key);
+        });
         Some(until)
     });
     let Some(until) = until else { return };
@@ -610,12 +610,12 @@ pub fn take_hold_back(core: &mut Core, database: DbIndex, key: &[u8], grant: &Gr
             return None;
         }
         let left = format_i64(lock.holds - 1);
-        keyspace.locks.begin_own_change();
-        keyspace.edit::<Hash, _>(slot, |hash| {
-            hash.set(&grant.owner, left.as_ref(), Expiry::Clear, &limits, &now);
+        keyspace.change_lock(|keyspace| {
+            keyspace.edit::<Hash, _>(slot, |hash| {
+                hash.set(&grant.owner, left.as_ref(), Expiry::Clear, &limits, &now);
+            });
+            keyspace.changed(KeyspaceEvents::LOCK, "unlock", key);
         });
-        keyspace.changed(KeyspaceEvents::LOCK, "unlock", key);
-        keyspace.locks.end_own_change();
         Some(left)
     });
     if let Some(left) = left

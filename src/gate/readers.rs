@@ -51,22 +51,22 @@ pub fn write(core: &mut Core, at: At<'_>, slot: Option<Slot>, change: Change) {
         }
     };
     let slot = core.keyspace.in_database(at.database, |keyspace| {
-        keyspace.locks.begin_own_change();
-        let slot = match slot {
-            Some(slot) => {
-                keyspace.edit::<Hash, _>(slot, set);
-                slot
-            }
-            None => {
-                let mut hash = Hash::default();
-                set(&mut Edit::unnoted(&mut hash));
-                keyspace.insert_collection(keyspace.key(at.key), hash)
-            }
-        };
-        let event = if change == Change::Granted { "lock" } else { "lockrenew" };
-        keyspace.changed(KeyspaceEvents::LOCK, event, at.key);
-        keyspace.locks.end_own_change();
-        slot
+        keyspace.change_lock(|keyspace| {
+            let slot = match slot {
+                Some(slot) => {
+                    keyspace.edit::<Hash, _>(slot, set);
+                    slot
+                }
+                None => {
+                    let mut hash = Hash::default();
+                    set(&mut Edit::unnoted(&mut hash));
+                    keyspace.insert_collection(keyspace.key(at.key), hash)
+                }
+            };
+            let event = if change == Change::Granted { "lock" } else { "lockrenew" };
+            keyspace.changed(KeyspaceEvents::LOCK, event, at.key);
+            slot
+        })
     });
     repeat(core, at.database, &request);
     set_last_deadline(core, at, slot, (before, Some(until)));
@@ -82,9 +82,8 @@ pub fn take_out(core: &mut Core, at: At<'_>, held: &Held, is_expired: bool) {
         let key = keyspace.key(at.key);
         let slot = keyspace.find_even_expired(key).or_else(|| keyspace.find(key))?;
         keyspace.view::<Hash>(slot).ok()?.get(&field, &now)?;
-        keyspace.locks.begin_own_change();
         let is_last = is_last(keyspace, at, slot);
-        match is_last {
+        keyspace.change_lock(|keyspace| match is_last {
             true if is_expired => keyspace.delete_as_expired(slot, key),
             true => keyspace.delete_at(slot, key, "del"),
             false => {
@@ -92,8 +91,7 @@ pub fn take_out(core: &mut Core, at: At<'_>, held: &Held, is_expired: bool) {
                 keyspace.changed(KeyspaceEvents::HASH, "hdel", at.key);
                 keyspace.notify_fields("hdel", at.key, [&*field].into_iter());
             }
-        }
-        keyspace.locks.end_own_change();
+        });
         Some((!is_last).then_some(slot))
     });
     match is_key_left {

@@ -242,11 +242,11 @@ fn set_deadline(core: &mut Core, at: At<'_>, deadline: Deadline) {
     let is_set = core.keyspace.in_database(database, |keyspace| {
         let found = keyspace.find_even_expired(keyspace.key(key));
         let Some(slot) = found else { return false };
-        keyspace.locks.begin_own_change();
-        keyspace.set_deadline(slot, Some(deadline));
         keyspace.locks.stats.renewals += 1;
-        keyspace.changed(KeyspaceEvents::LOCK, "lockrenew", key);
-        keyspace.locks.end_own_change();
+        keyspace.change_lock(|keyspace| {
+            keyspace.set_deadline(slot, Some(deadline));
+            keyspace.changed(KeyspaceEvents::LOCK, "lockrenew", key);
+        });
         true
     });
     if !is_set || !core.state.effects.is_heard() {

@@ -14,7 +14,6 @@ use std::ops::Bound;
 
 use smallvec::SmallVec;
 
-use super::Key;
 use super::db_index::DbIndex;
 use super::fences::Fences;
 pub use super::lock_grants::{Former, Granted, Way};
@@ -23,6 +22,7 @@ use super::lock_history::LockHistory;
 pub use super::lock_history::{End, EndReason};
 pub use super::lock_index::{At, Gone, Held, Place, Session};
 use super::lock_index::{Holders, Index, remove_place};
+use super::{Key, Keyspace};
 use crate::clock::{Deadline, Now};
 use crate::collections::table::ValueRef;
 use crate::ids::ClientId;
@@ -139,7 +139,7 @@ pub struct Locks {
     all_changed: BTreeSet<DbIndex>,
     /// The changed keys that were not deleted by a command.
     vanished: BTreeMap<Name, Vanished>,
-    /// Whether a LOCK command is changing its key: the command updates the index itself.
+    /// See [`Keyspace::change_lock`].
     is_own_change: bool,
     pub history: LockHistory,
     /// The owners of locks whose keys have been deleted or overwritten, until
@@ -571,15 +571,6 @@ impl Locks {
 
     // ---- changes --------------------------------------------------------------------------------
 
-    /// Marks changes from now on as a LOCK command's own: the command updates the index itself.
-    pub fn begin_own_change(&mut self) {
-        self.is_own_change = true;
-    }
-
-    pub fn end_own_change(&mut self) {
-        self.is_own_change = false;
-    }
-
     /// Records that a key changed.
     #[inline]
     pub fn note_change(&mut self, database: DbIndex, key: &[u8]) {
@@ -813,6 +804,18 @@ impl Locks {
     }
 }
 
+impl Keyspace {
+    /// Runs a change of a lock's key that is not compared with the index: the caller updates the
+    /// index itself.
+    #[inline]
+    pub fn change_lock<R>(&mut self, change: impl FnOnce(&mut Self) -> R) -> R {
+        self.locks.is_own_change = true;
+        let result = change(self);
+        self.locks.is_own_change = false;
+        result
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::lock_index::Since;
@@ -837,9 +840,9 @@ mod tests {
         locks.insert(At::key(DbIndex::ZERO, b"a"), held(1));
         locks.insert(At::key(DbIndex::new(2), b"b"), held(2));
         locks.note_change(DbIndex::ZERO, b"b");
-        locks.begin_own_change();
+        locks.is_own_change = true;
         locks.note_change(DbIndex::ZERO, b"a");
-        locks.end_own_change();
+        locks.is_own_change = false;
         assert!(!locks.has_changed());
         locks.note_change(DbIndex::ZERO, b"a");
         locks.note_expired(DbIndex::ZERO, b"a");

@@ -17,8 +17,8 @@ use crate::command::hash::expiry::{
 use crate::command::key::scan::{count_left, scan_cursor};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::keyspace::Key;
 use crate::keyspace::locks::{At, Loaded};
+use crate::keyspace::{Key, Keyspace};
 use crate::resp::args::Args;
 use crate::resp::float80::Float80;
 use crate::resp::number;
@@ -183,19 +183,16 @@ fn set_pairs(ctx: &mut Context<'_>) -> Result<i64, CommandError> {
         ctx.core.keyspace.note_coming(key.bytes);
     }
     let is_lock = may_be_lock && !comes && ctx.is_repeated();
+    let note = |keyspace: &mut Keyspace| {
+        let changes = (args.len() as u64 - 2) / 2;
+        keyspace.changed_by(changes, KeyspaceEvents::HASH, "hset", key.bytes);
+        keyspace.notify_fields("hset", key.bytes, fields(args, 2));
+    };
     if is_lock {
-        ctx.core.keyspace.locks.begin_own_change();
-    }
-    ctx.core.keyspace.changed_by(
-        (args.len() as u64 - 2) / 2,
-        KeyspaceEvents::HASH,
-        "hset",
-        key.bytes,
-    );
-    ctx.core.keyspace.notify_fields("hset", key.bytes, fields(args, 2));
-    if is_lock {
-        ctx.core.keyspace.locks.end_own_change();
+        ctx.core.keyspace.change_lock(note);
         note_lock(ctx, key);
+    } else {
+        note(&mut ctx.core.keyspace);
     }
     Ok(added as i64)
 }
@@ -262,19 +259,20 @@ fn hdel(ctx: &mut Context<'_>) -> CommandResult {
         removed.inspect(|field| told.extend(is_told.then_some(*field))).count()
     });
     if removed > 0 {
+        let note = |keyspace: &mut Keyspace| {
+            keyspace.changed_by(removed as u64, KeyspaceEvents::HASH, "hdel", key.bytes);
+            keyspace.notify_fields("hdel", key.bytes, told.into_iter());
+        };
         // Readers of a lock that ended earlier, or at the primary.
-        let are_readers =
-            ctx.is_repeated() && fields(args, 1).all(|field| lock::reader_in(field).is_some());
-        if are_readers {
+        if ctx.is_repeated() && fields(args, 1).all(|field| lock::reader_in(field).is_some()) {
             let database = ctx.core.keyspace.selected();
             for owner in fields(args, 1).filter_map(lock::reader_in) {
                 ctx.core.keyspace.locks.remove(At::reader(database, key.bytes, owner));
             }
-            ctx.core.keyspace.locks.begin_own_change();
+            ctx.core.keyspace.change_lock(note);
+        } else {
+            note(&mut ctx.core.keyspace);
         }
-        ctx.core.keyspace.changed_by(removed as u64, KeyspaceEvents::HASH, "hdel", key.bytes);
-        ctx.core.keyspace.notify_fields("hdel", key.bytes, told.into_iter());
-        ctx.core.keyspace.locks.end_own_change();
         ctx.core.keyspace.delete_if_empty::<Hash>(slot, key);
     }
     ctx.reply.integer(removed as i64);

@@ -32,17 +32,17 @@ use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::evict::{self, Room};
 use crate::gate::{locks, permits, readers, sessions, users};
-use crate::keyspace::Key;
 use crate::keyspace::lock_history::HoldingEnd;
 use crate::keyspace::locks::{At, EndReason, Held, Session};
 use crate::keyspace::waiting::Wanted;
+use crate::keyspace::{Key, Keyspace};
 use crate::resp::args::Args;
 use crate::resp::request::Range;
 use crate::state::context::{CommandResult, Context, Effect, On, Origin, Outcome, WaitForKeys};
 use crate::state::spec::{
     CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, counted_keys, spec,
 };
-use crate::types::hash::Hash;
+use crate::types::hash::{Hash, Limits};
 use crate::types::journal::Edit;
 use crate::types::lock::{self, Lock};
 use crate::waiting::{acks, confirm};
@@ -536,18 +536,18 @@ fn write(
     deadline: Option<Deadline>,
 ) {
     let limits = limits(ctx);
-    ctx.core.keyspace.locks.begin_own_change();
-    let usual = match slot {
-        None => lock::usual(granted, &limits, || ctx.core.keyspace.take_scratch()),
-        Some(_) => None,
-    };
-    if let Some(hash) = usual {
-        ctx.core.keyspace.insert_collection_until(key, hash, deadline);
-    } else {
-        write_fields(ctx, key, slot, granted, deadline);
-    }
-    ctx.core.keyspace.changed(KeyspaceEvents::LOCK, "lock", key.bytes);
-    ctx.core.keyspace.locks.end_own_change();
+    ctx.core.keyspace.change_lock(|keyspace| {
+        let usual = match slot {
+            None => lock::usual(granted, &limits, || keyspace.take_scratch()),
+            Some(_) => None,
+        };
+        if let Some(hash) = usual {
+            keyspace.insert_collection_until(key, hash, deadline);
+        } else {
+            write_fields(keyspace, &limits, (key, slot), granted, deadline);
+        }
+        keyspace.changed(KeyspaceEvents::LOCK, "lock", key.bytes);
+    });
     ctx.effect = Effect::Instead;
     if ctx.is_heard() {
         repeat_fields(ctx, key, granted);
@@ -557,33 +557,33 @@ fn write(
 
 /// Writes a lock's fields into any hash.
 fn write_fields(
-    ctx: &mut Context<'_>,
-    key: Key<'_>,
-    slot: Option<Slot>,
+    keyspace: &mut Keyspace,
+    limits: &Limits,
+    (key, slot): (Key<'_>, Option<Slot>),
     granted: &Lock<'_>,
     deadline: Option<Deadline>,
 ) {
-    let (limits, now) = (limits(ctx), ctx.core.keyspace.now());
+    let now = keyspace.now();
     let session = session_text(granted);
     let fields = fields(granted, session.as_deref());
     let set = |hash: &mut Edit<'_, Hash>| {
         for (field, value) in &fields {
-            hash.set(field, value.text().as_ref(), Expiry::Clear, &limits, &now);
+            hash.set(field, value.text().as_ref(), Expiry::Clear, limits, &now);
         }
     };
     match slot {
         Some(slot) => {
-            ctx.core.keyspace.edit::<Hash, _>(slot, set);
-            ctx.core.keyspace.set_deadline(slot, deadline);
+            keyspace.edit::<Hash, _>(slot, set);
+            keyspace.set_deadline(slot, deadline);
         }
         None => {
-            let buffer = ctx.core.keyspace.take_scratch();
-            let hash = Hash::packed_of(&fields, &limits, buffer).unwrap_or_else(|| {
+            let buffer = keyspace.take_scratch();
+            let hash = Hash::packed_of(&fields, limits, buffer).unwrap_or_else(|| {
                 let mut hash = Hash::default();
                 set(&mut Edit::unnoted(&mut hash));
                 hash
             });
-            ctx.core.keyspace.insert_collection_until(key, hash, deadline);
+            keyspace.insert_collection_until(key, hash, deadline);
         }
     }
 }
@@ -670,18 +670,16 @@ fn longer_lease(ctx: &Context<'_>, old: Option<Deadline>, ms: i64) -> Option<Dea
 
 /// Sets a later deadline.
 fn extend(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, deadline: Option<Deadline>) {
-    ctx.core.keyspace.locks.begin_own_change();
-    ctx.core.keyspace.set_deadline(slot, deadline);
-    ctx.core.keyspace.changed(KeyspaceEvents::LOCK, "lockrenew", key.bytes);
-    ctx.core.keyspace.locks.end_own_change();
+    ctx.core.keyspace.change_lock(|keyspace| {
+        keyspace.set_deadline(slot, deadline);
+        keyspace.changed(KeyspaceEvents::LOCK, "lockrenew", key.bytes);
+    });
     repeat_deadline(ctx, key, deadline);
 }
 
 /// Deletes a lock with its last holder.
 fn delete(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, holder: At<'_>) -> Option<Held> {
-    ctx.core.keyspace.locks.begin_own_change();
-    ctx.core.keyspace.delete_at(slot, key, "del");
-    ctx.core.keyspace.locks.end_own_change();
+    ctx.core.keyspace.change_lock(|keyspace| keyspace.delete_at(slot, key, "del"));
     ctx.core.keyspace.locks.remove(holder)
 }
 
@@ -785,9 +783,7 @@ fn pass_on(
 
 /// Frees a broken lock and notifies its holders.
 fn pass_on_broken(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, owner: &[u8]) {
-    ctx.core.keyspace.locks.begin_own_change();
-    ctx.core.keyspace.delete_at(slot, key, "del");
-    ctx.core.keyspace.locks.end_own_change();
+    ctx.core.keyspace.change_lock(|keyspace| keyspace.delete_at(slot, key, "del"));
     ctx.instead(&[b"DEL", key.bytes]);
     ctx.core.keyspace.locks.note_owner(ctx.core.keyspace.selected(), key.bytes, owner);
     for place in ctx.core.keyspace.locks.holdings(ctx.core.keyspace.selected(), key.bytes) {
