@@ -8,8 +8,9 @@ use crate::client::Client;
 use crate::client::acks::Grant;
 use crate::clock::{Due, Expiry};
 use crate::config::KeyspaceEvents;
+use crate::gate::lock_writer::Found;
 use crate::gate::readers::{self, Change};
-use crate::gate::{effect, limits, permits, publish, sessions};
+use crate::gate::{effect, limits, lock_writer, permits, publish, sessions};
 use crate::keyspace::lock_history::{ENDS_KEPT, Ended, HoldingEnd};
 use crate::keyspace::locks::{
     At, End, EndReason, FREED_KEPT, Former, Gone, Granted, Held, LostLock, Place, Vanished, Way,
@@ -23,7 +24,6 @@ use crate::state::context::Context;
 use crate::state::{Core, State};
 use crate::types::Collection;
 use crate::types::hash::Hash;
-use crate::types::journal::Edit;
 use crate::types::list::List;
 use crate::types::lock::{self, Lock, Reader};
 
@@ -225,7 +225,8 @@ pub fn announce_end(core: &mut Core, at: At<'_>, held: &Held, reason: EndReason)
     // Then the pause withholds the lock.
     let delay_ms = if core.state.stands_still() { 0 } else { delay_ms };
     if delay_ms > 0 && is_free && !matches!(reason, EndReason::Deleted | EndReason::Overwritten) {
-        keep(core, database, key, delay_ms);
+        let key = core.keyspace.key(key);
+        withhold(core, database, key, delay_ms);
     }
 }
 
@@ -292,46 +293,21 @@ fn note_history(core: &mut Core, gone: &Gone) {
     }
 }
 
-/// Withholds a lost lock from all clients for a time: its former holder may not know yet that it is
-/// lost. Source: `lock-delay`.
-fn keep(core: &mut Core, database: DbIndex, key: &[u8], ms: i64) {
-    let limits = readers::limits(core);
-    let fence = core.keyspace.locks.fences.grant();
-    let (now, deadline) = (core.keyspace.now(), core.keyspace.now().after(ms));
-    let (fence_text, since) = (format_i64(fence as i64), format_i64(core.state.now.unix().0));
-    let fields: [&[u8]; 6] =
-        [lock::KEEP, b"1", lock::FENCE, fence_text.as_ref(), lock::SINCE, since.as_ref()];
-    let is_kept = core.keyspace.in_database(database, |keyspace| {
-        if keyspace.find_quietly(keyspace.key(key)).is_some() {
-            return false;
-        }
-        let mut hash = Hash::default();
-        for pair in fields.chunks_exact(2) {
-            Edit::unnoted(&mut hash).set(pair[0], pair[1], Expiry::Clear, &limits, &now);
-        }
-        keyspace.change_lock(|keyspace| {
-            keyspace.insert_collection_until(keyspace.key(key), hash, Some(deadline));
-            keyspace.changed(KeyspaceEvents::LOCK, "lock", key);
-        });
-        true
-    });
-    if !is_kept {
-        return;
-    }
-    let (client, session, since_us) = (None, None, core.state.now.boot_us);
-    let (renewals, reading) = (0, None);
-    let held = Held { fence, client, since_us, renewals, session, is_kept, reading };
-    core.keyspace.locks.insert(At::key(database, key), held);
-    if core.state.effects.is_heard() {
-        let at_ms = format_i64(deadline.unix(core.keyspace.shown_offset_ms()).0);
+/// Withholds a free lock from all clients for a time. Its former holder may not know yet that it is
+/// lost (`lock-delay`), or has asked for this (KEEP).
+pub fn withhold(core: &mut Core, database: DbIndex, key: Key<'_>, ms: i64) {
+    let (fence, now) = (core.keyspace.locks.fences.grant(), core.keyspace.now());
+    let selected = core.keyspace.selected();
+    core.keyspace.select(database);
+    if core.keyspace.find_quietly(key).is_none() {
         let apart = core.state.effects.begin_apart();
-        effect::note_deletions(core);
-        let set = [b"HSET", key].into_iter().chain(fields).collect::<Vec<_>>();
-        core.state.effects.push(database, set.into_iter());
-        let expire = [&b"PEXPIREAT"[..], key, at_ms.as_ref()];
-        core.state.effects.push(database, expire.into_iter());
+        let kept = Lock::granted(lock::KEEP, fence, core.state.now.unix().0);
+        lock_writer::write(core, Found { key, slot: None }, &kept, Some(now.after(ms)));
         core.state.effects.end_apart(apart);
+        let held = Held { is_kept: true, ..Held::new(fence, core.state.now.boot_us) };
+        core.keyspace.locks.insert(At::key(database, key.bytes), held);
     }
+    core.keyspace.select(selected);
 }
 
 /// Adds locks and semaphores that have come from another server to the index, some in each turn.
@@ -492,7 +468,7 @@ pub fn give_up(core: &mut Core, at: At<'_>, granted: &Granted, restored: &mut Re
 /// nobody will learn.
 fn restore(core: &mut Core, at: At<'_>, former: &Former, restored: &mut Restored) {
     let At { database, key, .. } = at;
-    let limits = readers::limits(core);
+    let limits = lock_writer::limits(core);
     let until = core.keyspace.in_database(database, |keyspace| {
         let slot = keyspace.find_quietly(keyspace.key(key))?;
         let now = keyspace.now();
@@ -601,7 +577,7 @@ pub fn take_hold_back(core: &mut Core, database: DbIndex, key: &[u8], grant: &Gr
     if core.state.is_read_only() {
         return;
     }
-    let limits = readers::limits(core);
+    let limits = lock_writer::limits(core);
     let left = core.keyspace.in_database(database, |keyspace| {
         let slot = keyspace.find_quietly(keyspace.key(key))?;
         let now = keyspace.now();

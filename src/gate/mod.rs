@@ -9,9 +9,9 @@
 //! - `transaction` queues commands until EXEC. `tracking`, `monitor` and `publish` notify other
 //!   clients.
 //! - `handed` takes back elements and permits of clients that go before their reply has left.
-//! - `locks` finds locks that ended by themselves or by force; `readers` are owners that hold one
-//!   together; `sessions` and `permits` renew the leases of connections that show life; `cycles`
-//!   finds owners that wait for each other.
+//! - `locks` finds locks that ended by themselves or by force; `lock_writer` writes a lock that one
+//!   owner holds, `readers` those of owners that hold one together; `sessions` and `permits` renew
+//!   the leases of connections that show life; `cycles` finds owners that wait for each other.
 //! - `moving` keeps requests from writing a key that is on its way to another server.
 //! - `announced` checks in debug builds that only announced writers change data.
 //! - `slot_costs` counts the costs of requests for their slots, `hot_keys` for their keys.
@@ -32,6 +32,7 @@ pub mod hot_keys;
 pub mod keys;
 pub mod limits;
 pub mod link_line;
+pub mod lock_writer;
 pub mod locks;
 pub mod looked_up;
 pub mod monitor;

@@ -8,12 +8,12 @@
 use crate::clock::{Deadline, Expiry};
 use crate::collections::table::Slot;
 use crate::config::KeyspaceEvents;
-use crate::gate::effect;
+use crate::gate::lock_writer::{limits, repeat};
 use crate::keyspace::locks::{At, Held};
 use crate::keyspace::{DbIndex, Keyspace};
 use crate::resp::number::format_i64;
 use crate::state::Core;
-use crate::types::hash::{Hash, Limits};
+use crate::types::hash::Hash;
 use crate::types::journal::Edit;
 use crate::types::lock::{self, Reader};
 
@@ -137,23 +137,6 @@ fn set_last_deadline(
     core.keyspace.in_database(at.database, |keyspace| keyspace.set_deadline(slot, Some(last)));
     let at_ms = format_i64(last.unix(core.keyspace.shown_offset_ms()).0);
     repeat(core, at.database, &[b"PEXPIREAT", at.key, at_ms.as_ref()]);
-}
-
-/// The limits of a listpack.
-pub fn limits(core: &Core) -> Limits {
-    let config = &core.state.config;
-    Limits {
-        entries_max: config.hash_max_listpack_entries,
-        bytes_max: config.hash_max_listpack_value,
-        hasher: core.keyspace.hasher(),
-    }
-}
-
-fn repeat(core: &mut Core, database: DbIndex, request: &[&[u8]]) {
-    if core.state.effects.is_heard() {
-        effect::note_deletions(core);
-        core.state.effects.push(database, request.iter().copied());
-    }
 }
 
 /// Sets when a reader's lease ends, outside of commands.

@@ -496,9 +496,7 @@ mod tests {
         assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysLru, 100).is_some());
         let left = world.keys();
         let fence = world.db.locks.fences.grant();
-        let (client, since_us, renewals, session) = (None, 0, 0, None);
-        let held =
-            Held { fence, client, since_us, renewals, session, is_kept: false, reading: None };
+        let held = Held::new(fence, 0);
         world.db.locks.insert(At::key(DbIndex::ZERO, left[0].as_bytes()), held.clone());
         world.db.locks.insert(At::key(DbIndex::ZERO, left[1].as_bytes()), held);
         assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysLru, 100).is_none());

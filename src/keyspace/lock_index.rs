@@ -80,6 +80,12 @@ pub struct Reading {
 }
 
 impl Held {
+    /// A holding without a client and a session. `since_us`: boot-time clock.
+    pub fn new(fence: u64, since_us: i64) -> Self {
+        let (client, renewals, session) = (None, 0, None);
+        Held { fence, client, since_us, renewals, session, is_kept: false, reading: None }
+    }
+
     /// When a reader's lease ends, on the boot-time clock.
     pub fn until(&self) -> Option<Deadline> {
         self.reading.as_ref().map(|reading| reading.until)

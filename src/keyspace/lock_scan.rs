@@ -78,15 +78,7 @@ mod tests {
     #[test]
     fn all_locks_are_seen_once_whatever_the_slices() {
         let mut locks = Locks::default();
-        let held = |since_us| Held {
-            fence: 1,
-            client: None,
-            since_us,
-            renewals: 0,
-            session: None,
-            is_kept: false,
-            reading: None,
-        };
+        let held = |since_us| Held::new(1, since_us);
         for number in 0..50u8 {
             locks.insert(
                 At::key(DbIndex::new(usize::from(number % 3)), &[number]),

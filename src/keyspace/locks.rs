@@ -418,9 +418,7 @@ impl Locks {
         let owner = at.reader.unwrap_or_default();
         let session =
             session.map(|(grace_ms, lease_ms)| Box::new(Session::new(owner, grace_ms, lease_ms)));
-        let (since_us, reading) = (now.boot_us, None);
-        let held =
-            Held { fence, client: None, since_us, renewals: 0, session, is_kept: false, reading };
+        let held = Held { session, ..Held::new(fence, now.boot_us) };
         self.insert(at, held.read_until(until, None));
         true
     }
@@ -561,10 +559,8 @@ impl Locks {
         let at = At::key(database, key);
         let is_known = self.get(at).is_some_and(|held| held.fence == fence);
         if !is_known {
-            let (session, since_us) = (session.map(Box::new), now.boot_us);
-            let (client, renewals, reading) = (None, 0, None);
-            let held = Held { fence, client, since_us, renewals, session, is_kept, reading };
-            self.insert(at, held);
+            let session = session.map(Box::new);
+            self.insert(at, Held { session, is_kept, ..Held::new(fence, now.boot_us) });
         }
         !is_known
     }
@@ -822,15 +818,7 @@ mod tests {
     use super::*;
 
     fn held(fence: u64) -> Held {
-        Held {
-            fence,
-            client: None,
-            since_us: fence as i64 * 10,
-            renewals: 0,
-            session: None,
-            is_kept: false,
-            reading: None,
-        }
+        Held::new(fence, fence as i64 * 10)
     }
 
     #[test]

@@ -114,7 +114,22 @@ pub fn reader_in(field: &[u8]) -> Option<&[u8]> {
     field.strip_prefix(READER).filter(|owner| may_own(owner))
 }
 
-impl Lock<'_> {
+impl<'a> Lock<'a> {
+    /// A lock that was granted here to one owner alone, once. `since_ms`: Unix time.
+    #[inline]
+    pub fn granted(owner: &'a [u8], fence: u64, since_ms: i64) -> Self {
+        Lock {
+            owner: owner.into(),
+            holds: 1,
+            fence: Some(fence),
+            since_ms: Some(since_ms),
+            session: None,
+            is_string: false,
+            is_anonymous: false,
+            readers: 0,
+        }
+    }
+
     /// The lock without its borrow.
     pub fn into_owned(self) -> Lock<'static> {
         Lock { owner: Cow::Owned(self.owner.into_owned()), ..self }
@@ -265,16 +280,9 @@ fn usual_in<'q>(packed: &[u8], owner: &'q [u8]) -> Option<Lock<'q>> {
     if rest[1..9] != *FENCE_HEAD || rest[17..25] != *SINCE_HEAD || !(1..=127).contains(&rest[0]) {
         return None;
     }
-    Some(Lock {
-        owner: Cow::Borrowed(owner),
-        holds: rest[0].into(),
-        fence: Some(i64::from_le_bytes(*fence).try_into().ok()?),
-        since_ms: Some(i64::from_le_bytes(*since)),
-        session: None,
-        is_string: false,
-        is_anonymous: false,
-        readers: 0,
-    })
+    let fence = i64::from_le_bytes(*fence).try_into().ok()?;
+    let granted = Lock::granted(owner, fence, i64::from_le_bytes(*since));
+    Some(Lock { holds: rest[0].into(), ..granted })
 }
 
 /// The readers of a key's value, with their owners; none if it is no lock that readers hold.

@@ -15,8 +15,6 @@ mod shared;
 
 use std::ops;
 
-use smallvec::{SmallVec, smallvec};
-
 use asked::{
     Acquire, QUEUE_IS_FULL, Waits, acks_needed, is_queue_full, owner_of, take_acks, take_fence,
     take_keys, take_lease,
@@ -24,26 +22,24 @@ use asked::{
 
 use crate::client::acks::{AcksAsked, Confirmed, Grant};
 use crate::client::waits::{Answer, Wait};
-use crate::clock::{Deadline, Expiry};
-use crate::collections::packed::{Element, Text};
+use crate::clock::Deadline;
 use crate::collections::table::Slot;
-use crate::command::hash::limits;
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::evict::{self, Room};
-use crate::gate::{locks, permits, readers, sessions, users};
+use crate::gate::lock_writer::Found;
+use crate::gate::{lock_writer, locks, permits, readers, sessions, users};
+use crate::keyspace::Key;
 use crate::keyspace::lock_history::HoldingEnd;
 use crate::keyspace::locks::{At, EndReason, Held, Session};
 use crate::keyspace::waiting::Wanted;
-use crate::keyspace::{Key, Keyspace};
 use crate::resp::args::Args;
 use crate::resp::request::Range;
 use crate::state::context::{CommandResult, Context, Effect, On, Origin, Outcome, WaitForKeys};
 use crate::state::spec::{
     CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, counted_keys, spec,
 };
-use crate::types::hash::{Hash, Limits};
-use crate::types::journal::Edit;
+use crate::types::hash::Hash;
 use crate::types::lock::{self, Lock};
 use crate::waiting::{acks, confirm};
 
@@ -363,16 +359,8 @@ fn write_grant(
     fence: u64,
     deadline: Deadline,
 ) {
-    let lock = Lock {
-        owner: asked.owner.into(),
-        holds: 1,
-        fence: Some(fence),
-        since_ms: Some(ctx.core.state.now.unix().0),
-        session: asked.session(),
-        is_string: false,
-        is_anonymous: false,
-        readers: 0,
-    };
+    let since_ms = ctx.core.state.now.unix().0;
+    let lock = Lock { session: asked.session(), ..Lock::granted(asked.owner, fence, since_ms) };
     match slot {
         Some(slot) => write_alone(ctx, key, slot, &lock, Some(deadline)),
         None => write(ctx, key, None, &lock, Some(deadline)),
@@ -453,11 +441,8 @@ fn note_held(ctx: &mut Context<'_>, key: Key<'_>, fence: u64, lock: &Lock<'_>) {
     let session = lock
         .session
         .map(|(grace_ms, lease_ms)| Box::new(Session::new(&lock.owner, grace_ms, lease_ms)));
-    let (client, since_us) = (ctx.caller.client(), ctx.core.state.now.boot_us);
-    let is_kept = *lock.owner == *lock::KEEP;
-    let client = client.filter(|_| !is_kept);
-    let (renewals, reading) = (0, None);
-    let held = Held { fence, client, since_us, renewals, session, is_kept, reading };
+    let client = ctx.caller.client();
+    let held = Held { client, session, ..Held::new(fence, ctx.core.state.now.boot_us) };
     ctx.core.keyspace.locks.insert(at, held);
     sessions::look_again(&mut ctx.core.keyspace, at);
 }
@@ -535,88 +520,8 @@ fn write(
     granted: &Lock<'_>,
     deadline: Option<Deadline>,
 ) {
-    let limits = limits(ctx);
-    ctx.core.keyspace.change_lock(|keyspace| {
-        let usual = match slot {
-            None => lock::usual(granted, &limits, || keyspace.take_scratch()),
-            Some(_) => None,
-        };
-        if let Some(hash) = usual {
-            keyspace.insert_collection_until(key, hash, deadline);
-        } else {
-            write_fields(keyspace, &limits, (key, slot), granted, deadline);
-        }
-        keyspace.changed(KeyspaceEvents::LOCK, "lock", key.bytes);
-    });
+    lock_writer::write(ctx.core, Found { key, slot }, granted, deadline);
     ctx.effect = Effect::Instead;
-    if ctx.is_heard() {
-        repeat_fields(ctx, key, granted);
-        repeat_deadline(ctx, key, deadline);
-    }
-}
-
-/// Writes a lock's fields into any hash.
-fn write_fields(
-    keyspace: &mut Keyspace,
-    limits: &Limits,
-    (key, slot): (Key<'_>, Option<Slot>),
-    granted: &Lock<'_>,
-    deadline: Option<Deadline>,
-) {
-    let now = keyspace.now();
-    let session = session_text(granted);
-    let fields = fields(granted, session.as_deref());
-    let set = |hash: &mut Edit<'_, Hash>| {
-        for (field, value) in &fields {
-            hash.set(field, value.text().as_ref(), Expiry::Clear, limits, &now);
-        }
-    };
-    match slot {
-        Some(slot) => {
-            keyspace.edit::<Hash, _>(slot, set);
-            keyspace.set_deadline(slot, deadline);
-        }
-        None => {
-            let buffer = keyspace.take_scratch();
-            let hash = Hash::packed_of(&fields, limits, buffer).unwrap_or_else(|| {
-                let mut hash = Hash::default();
-                set(&mut Edit::unnoted(&mut hash));
-                hash
-            });
-            keyspace.insert_collection_until(key, hash, deadline);
-        }
-    }
-}
-
-/// The value of a lock's field for its session.
-fn session_text(lock: &Lock<'_>) -> Option<String> {
-    lock.session.map(|(grace_ms, lease_ms)| format!("{grace_ms} {lease_ms}"))
-}
-
-/// A lock's fields.
-fn fields<'a>(
-    lock: &'a Lock<'_>,
-    session: Option<&'a str>,
-) -> SmallVec<[(&'a [u8], Element<'a>); 4]> {
-    let reserved = [
-        (lock::FENCE, lock.fence.map(|fence| Element::Integer(fence as i64))),
-        (lock::SINCE, lock.since_ms.map(Element::Integer)),
-        (lock::SESSION, session.map(|session| Element::Bytes(session.as_bytes()))),
-    ];
-    let mut fields = smallvec![(&*lock.owner, Element::Integer(lock.holds))];
-    fields.extend(reserved.into_iter().filter_map(|(field, value)| Some((field, value?))));
-    fields
-}
-
-#[cold]
-fn repeat_fields(ctx: &mut Context<'_>, key: Key<'_>, lock: &Lock<'_>) {
-    let session = session_text(lock);
-    let fields = fields(lock, session.as_deref());
-    let values: SmallVec<[Text<'_>; 4]> = fields.iter().map(|(_, value)| value.text()).collect();
-    let mut request: SmallVec<[&[u8]; 10]> = smallvec![&b"HSET"[..], key.bytes];
-    let names = fields.iter().map(|(field, _)| *field);
-    request.extend(names.zip(&values).flat_map(|(field, value)| [field, value.as_ref()]));
-    ctx.instead(&request);
 }
 
 /// Writes a lock into a hash that had no owner, or only a reader: no other field stays.
@@ -655,13 +560,6 @@ fn write_alone(
     ctx.instead(&request);
 }
 
-fn repeat_deadline(ctx: &mut Context<'_>, key: Key<'_>, deadline: Option<Deadline>) {
-    if let Some(deadline) = deadline {
-        let at_ms = deadline.unix(ctx.core.keyspace.shown_offset_ms()).0;
-        ctx.instead_with(&[b"PEXPIREAT", key.bytes], at_ms);
-    }
-}
-
 /// The later of a lease's deadline and one `ms` from now. A lease that does not end stays.
 fn longer_lease(ctx: &Context<'_>, old: Option<Deadline>, ms: i64) -> Option<Deadline> {
     let now = ctx.core.keyspace.now();
@@ -670,11 +568,8 @@ fn longer_lease(ctx: &Context<'_>, old: Option<Deadline>, ms: i64) -> Option<Dea
 
 /// Sets a later deadline.
 fn extend(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, deadline: Option<Deadline>) {
-    ctx.core.keyspace.change_lock(|keyspace| {
-        keyspace.set_deadline(slot, deadline);
-        keyspace.changed(KeyspaceEvents::LOCK, "lockrenew", key.bytes);
-    });
-    repeat_deadline(ctx, key, deadline);
+    lock_writer::extend(ctx.core, key, slot, deadline);
+    ctx.effect = Effect::Instead;
 }
 
 /// Deletes a lock with its last holder.
@@ -763,20 +658,7 @@ fn pass_on(
         locks::note_ended_at(ctx.core, place, &held, (end, owner));
     }
     if let Some(ms) = keep_ms {
-        let deadline = ctx.core.keyspace.now().after(ms);
-        let fence = ctx.core.keyspace.locks.fences.grant();
-        let kept = Lock {
-            owner: lock::KEEP.into(),
-            holds: 1,
-            fence: Some(fence),
-            since_ms: Some(ctx.core.state.now.unix().0),
-            session: None,
-            is_string: false,
-            is_anonymous: false,
-            readers: 0,
-        };
-        write(ctx, key, None, &kept, Some(deadline));
-        note_held(ctx, key, fence, &kept);
+        locks::withhold(ctx.core, database, key, ms);
     }
     locks::tell_redisson(ctx.core, database, key.bytes);
 }

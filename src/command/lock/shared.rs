@@ -88,9 +88,8 @@ fn note_reader(
     let session = session.map(|(grace_ms, lease_ms)| {
         Box::new(Session::new(at.reader.unwrap_or_default(), grace_ms, lease_ms))
     });
-    let (client, since_us) = (ctx.caller.client(), ctx.core.state.now.boot_us);
-    let (renewals, is_kept, reading) = (0, false, None);
-    let held = Held { fence, client, since_us, renewals, session, is_kept, reading };
+    let client = ctx.caller.client();
+    let held = Held { client, session, ..Held::new(fence, ctx.core.state.now.boot_us) };
     let held = held.read_until(until, Some(ctx.core.state.now.unix().0));
     ctx.core.keyspace.locks.insert(at, held);
     sessions::look_again(&mut ctx.core.keyspace, at);
