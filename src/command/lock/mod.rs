@@ -151,14 +151,13 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
         (Some(_), Some(lock)) if shared::may_join(ctx, key, &lock, &asked) => {
             match is_held_back(ctx, &asked, 1..2) {
                 true => refuse(ctx, key, &asked, None),
-                false => shared::grant(ctx, key, &asked),
+                false => grant(ctx, key, None, &asked),
             }
         }
         (Some(slot), Some(lock)) => refuse(ctx, key, &asked, Some((slot, lock))),
         _ if has_its_turn_later(ctx, key, Wanted::Lock) || is_held_back(ctx, &asked, 1..2) => {
             refuse(ctx, key, &asked, None)
         }
-        _ if asked.is_shared => shared::grant(ctx, key, &asked),
         (slot, _) => grant(ctx, key, slot, &asked),
     }
 }
@@ -280,7 +279,7 @@ fn wait_in_place(
     waiting.ok_or(QUEUE_IS_FULL)
 }
 
-/// Grants a lock that nobody holds. `slot`: a hash without an owner.
+/// Grants a lock that nobody holds, or that other readers hold. `slot`: a hash without an owner.
 fn grant(
     ctx: &mut Context<'_>,
     key: Key<'_>,
@@ -297,15 +296,30 @@ fn grant(
     }
     let fence = ctx.core.keyspace.locks.fences.grant();
     let deadline = ctx.core.keyspace.now().after(asked.lease_ms);
-    write_grant(ctx, key, slot, asked, fence, deadline);
-    leave_place(ctx, Wanted::Lock, 1..2);
-    if is_plain(ctx, asked) {
-        reply_granted(ctx, fence, 1, asked.lease_ms);
-        return Ok(Outcome::Replied);
+    match asked.is_shared {
+        true => shared::write_grant(ctx, key, asked, fence, deadline),
+        false => write_grant(ctx, key, slot, asked, fence, deadline),
     }
-    let granted = Grant::of(fence, Confirmed::Lock { holds: 1 });
-    let granted = Grant { taken: vec![key.bytes.into()], ..granted };
-    Ok(leave_to_confirm(ctx, 1..2, asked, asked.lease_ms, granted))
+    leave_place(ctx, Wanted::Lock, 1..2);
+    let taken = |grant| Grant { taken: vec![key.bytes.into()], ..grant };
+    Ok(answer(ctx, asked, (fence, 1), asked.lease_ms, taken))
+}
+
+/// Replies with a grant's fence, holds and time left, after replicas have confirmed it if they
+/// must; then `complete` adds to what is confirmed.
+fn answer(
+    ctx: &mut Context<'_>,
+    asked: &Acquire<'_>,
+    (fence, holds): (u64, i64),
+    ms_left: i64,
+    complete: impl FnOnce(Grant) -> Grant,
+) -> Outcome {
+    if is_plain(ctx, asked) {
+        reply_granted(ctx, fence, holds, ms_left);
+        return Outcome::Replied;
+    }
+    let grant = complete(Grant::of(fence, Confirmed::Lock { holds }));
+    leave_to_confirm(ctx, 1..2, asked, ms_left, grant)
 }
 
 /// Whether a grant's reply leaves at once, and is no push message.
@@ -366,17 +380,16 @@ fn write_grant(
         None => write(ctx, key, None, &lock, Some(deadline)),
     }
     note_held(ctx, key, fence, &lock);
+    note_granted(ctx, At::key(ctx.core.keyspace.selected(), key.bytes), fence);
+}
+
+/// Counts a new grant. Measures the time from the lock's release to this, if the client has waited.
+fn note_granted(ctx: &mut Context<'_>, at: At<'_>, fence: u64) {
     if let Some(client) = ctx.caller.client() {
-        let at = At::key(ctx.core.keyspace.selected(), key.bytes);
         ctx.core.keyspace.locks.note_granted(at, fence, client);
     }
     ctx.core.keyspace.locks.stats.grants += 1;
-    note_handover(ctx, key);
-}
-
-/// Measures the time from a lock's release to its grant to a client that has waited.
-fn note_handover(ctx: &mut Context<'_>, key: Key<'_>) {
-    let freed_us = ctx.core.keyspace.locks.take_freed(ctx.core.keyspace.selected(), key.bytes);
+    let freed_us = ctx.core.keyspace.locks.take_freed(at.database, at.key);
     if let Some(freed_us) = freed_us
         && matches!(ctx.origin, Origin::Woken(_))
     {
@@ -416,34 +429,42 @@ fn grant_again(
     } else if deadline != old {
         extend(ctx, key, slot, deadline);
     }
-    let (at, client) = (At::key(ctx.core.keyspace.selected(), key.bytes), ctx.caller.client());
-    let held = ctx.core.keyspace.locks.get(at);
-    if held.is_none() || again.session != lock.session {
+    let at = At::key(ctx.core.keyspace.selected(), key.bytes);
+    if ctx.core.keyspace.locks.get(at).is_none() || again.session != lock.session {
         note_held(ctx, key, fence, &again);
     } else {
-        ctx.core.keyspace.locks.bind(at, client);
-        sessions::look_again(&mut ctx.core.keyspace, at);
+        bind(ctx, at);
     }
     shared::note_replaced(ctx, key, fence, before);
     let ms_left = ms_left(ctx, slot);
-    if is_plain(ctx, asked) {
-        reply_granted(ctx, fence, holds, ms_left);
-        return Ok(Outcome::Replied);
-    }
-    let granted = Grant::of(fence, Confirmed::Lock { holds });
-    let granted = Grant { counted_hold: holds > lock.holds, ..granted };
-    Ok(leave_to_confirm(ctx, 1..2, asked, ms_left, granted))
+    let counted = |grant| Grant { counted_hold: holds > lock.holds, ..grant };
+    Ok(answer(ctx, asked, (fence, holds), ms_left, counted))
 }
 
 /// Adds a lock to the index, bound to the calling client.
 fn note_held(ctx: &mut Context<'_>, key: Key<'_>, fence: u64, lock: &Lock<'_>) {
     let at = At::key(ctx.core.keyspace.selected(), key.bytes);
-    let session = lock
-        .session
-        .map(|(grace_ms, lease_ms)| Box::new(Session::new(&lock.owner, grace_ms, lease_ms)));
-    let client = ctx.caller.client();
-    let held = Held { client, session, ..Held::new(fence, ctx.core.state.now.boot_us) };
-    ctx.core.keyspace.locks.insert(at, held);
+    let held = Held::new(fence, ctx.core.state.now.boot_us);
+    note_holding(ctx, at, held, (&lock.owner, lock.session));
+}
+
+/// Adds a holding of an owner to the index, bound to the calling client. `session`: grace and
+/// lease.
+fn note_holding(
+    ctx: &mut Context<'_>,
+    at: At<'_>,
+    held: Held,
+    (owner, session): (&[u8], Option<(i64, i64)>),
+) {
+    let session =
+        session.map(|(grace_ms, lease_ms)| Box::new(Session::new(owner, grace_ms, lease_ms)));
+    ctx.core.keyspace.locks.insert(at, Held { client: ctx.caller.client(), session, ..held });
+    sessions::look_again(&mut ctx.core.keyspace, at);
+}
+
+/// Binds a holding to the calling client.
+fn bind(ctx: &mut Context<'_>, at: At<'_>) {
+    ctx.core.keyspace.locks.bind(at, ctx.caller.client());
     sessions::look_again(&mut ctx.core.keyspace, at);
 }
 
@@ -737,9 +758,7 @@ fn prolong(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, lease_ms: i64) {
     if new != old {
         extend(ctx, key, slot, new);
     }
-    let (at, client) = (At::key(ctx.core.keyspace.selected(), key.bytes), ctx.caller.client());
-    ctx.core.keyspace.locks.bind(at, client);
-    sessions::look_again(&mut ctx.core.keyspace, at);
+    bind(ctx, At::key(ctx.core.keyspace.selected(), key.bytes));
 }
 
 /// Whether the calling client may send a request, by its user's rules.

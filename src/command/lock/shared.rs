@@ -6,19 +6,18 @@
 //! queue.
 
 use super::{
-    Acquire, Waiting, Waits, check_room, grants_nothing_now, has_its_turn_later, is_held_back,
-    is_plain, leave_place, leave_to_confirm, longer_lease, ms_left, needs_acks_that_failed,
-    note_handover, note_held, reply_granted, reply_refused, wait_in_place, write_alone,
+    Acquire, Waiting, Waits, answer, bind, grant, grants_nothing_now, has_its_turn_later,
+    is_held_back, leave_place, longer_lease, ms_left, needs_acks_that_failed, note_granted,
+    note_held, note_holding, reply_refused, wait_in_place, write_alone,
 };
-use crate::client::acks::{Confirmed, Grant};
 use crate::clock::Deadline;
 use crate::collections::table::Slot;
 use crate::config::KeyspaceEvents;
+use crate::gate::locks;
 use crate::gate::readers::{self, Change};
-use crate::gate::{locks, sessions};
 use crate::keyspace::Key;
 use crate::keyspace::lock_history::HoldingEnd;
-use crate::keyspace::locks::{At, EndReason, Former, Held, Session};
+use crate::keyspace::locks::{At, EndReason, Former, Held};
 use crate::keyspace::waiting::Wanted;
 use crate::state::context::{CommandResult, Context, Effect, Origin, Outcome};
 use crate::types::hash::Hash;
@@ -38,43 +37,20 @@ pub(super) fn may_join(
 }
 
 /// Makes an owner the first reader of a lock that nobody holds, or one more.
-pub(super) fn grant(ctx: &mut Context<'_>, key: Key<'_>, asked: &Acquire<'_>) -> CommandResult {
-    // A client that has waited gets the lock even when memory is short.
-    if !matches!(ctx.origin, Origin::Woken(_)) {
-        check_room(ctx)?;
-    }
-    let fence = ctx.core.keyspace.locks.fences.grant();
-    let until = ctx.core.keyspace.now().after(asked.lease_ms);
+pub(super) fn write_grant(
+    ctx: &mut Context<'_>,
+    key: Key<'_>,
+    asked: &Acquire<'_>,
+    fence: u64,
+    until: Deadline,
+) {
     let at = At::reader(ctx.core.keyspace.selected(), key.bytes, asked.owner);
     note_reader(ctx, at, fence, asked.session(), until);
     // A hash without an owner may have been evicted just now.
     let slot = ctx.core.keyspace.find_for_write(key);
     readers::write(ctx.core, at, slot, Change::Granted);
     ctx.effect = Effect::Instead;
-    if let Some(client) = ctx.caller.client() {
-        ctx.core.keyspace.locks.note_granted(at, fence, client);
-    }
-    ctx.core.keyspace.locks.stats.grants += 1;
-    note_handover(ctx, key);
-    leave_place(ctx, Wanted::Lock, 1..2);
-    Ok(answer(ctx, asked, fence, asked.lease_ms, vec![key.bytes.into()]))
-}
-
-/// Replies with the grant, after replicas have confirmed it if they must. `taken`: the key if it
-/// was not held before.
-fn answer(
-    ctx: &mut Context<'_>,
-    asked: &Acquire<'_>,
-    fence: u64,
-    ms_left: i64,
-    taken: Vec<Box<[u8]>>,
-) -> Outcome {
-    if is_plain(ctx, asked) {
-        reply_granted(ctx, fence, 1, ms_left);
-        return Outcome::Replied;
-    }
-    let granted = Grant { taken, ..Grant::of(fence, Confirmed::Lock { holds: 1 }) };
-    leave_to_confirm(ctx, 1..2, asked, ms_left, granted)
+    note_granted(ctx, at, fence);
 }
 
 /// Adds a reader to the index, bound to the calling client.
@@ -85,14 +61,9 @@ fn note_reader(
     session: Option<(i64, i64)>,
     until: Deadline,
 ) {
-    let session = session.map(|(grace_ms, lease_ms)| {
-        Box::new(Session::new(at.reader.unwrap_or_default(), grace_ms, lease_ms))
-    });
-    let client = ctx.caller.client();
-    let held = Held { client, session, ..Held::new(fence, ctx.core.state.now.boot_us) };
+    let held = Held::new(fence, ctx.core.state.now.boot_us);
     let held = held.read_until(until, Some(ctx.core.state.now.unix().0));
-    ctx.core.keyspace.locks.insert(at, held);
-    sessions::look_again(&mut ctx.core.keyspace, at);
+    note_holding(ctx, at, held, (at.reader.unwrap_or_default(), session));
 }
 
 /// Grants a reader the lock again: the same grant, whose lease is never shortened.
@@ -107,7 +78,7 @@ pub(super) fn grant_again(
     let before = ctx.core.keyspace.locks.get(at).cloned();
     let Some((before, old)) = before.and_then(|held| held.until().map(|until| (held, until)))
     else {
-        return grant(ctx, key, asked);
+        return grant(ctx, key, None, asked);
     };
     let fence = before.fence;
     let session = asked.session().or(lock.session);
@@ -126,7 +97,7 @@ pub(super) fn grant_again(
         ctx.core.keyspace.locks.note_granted_again(at, fence, client, Some(Box::new(former)));
     }
     let ms_left = reader_ms_left(ctx, at);
-    Ok(answer(ctx, asked, fence, ms_left, Vec::new()))
+    Ok(answer(ctx, asked, (fence, 1), ms_left, |grant| grant))
 }
 
 /// Milliseconds left of a reader's lease.
@@ -143,9 +114,7 @@ pub(super) fn prolong(ctx: &mut Context<'_>, at: At<'_>, lease_ms: i64) {
         readers::renew(ctx.core, at, new);
         ctx.effect = Effect::Instead;
     }
-    let client = ctx.caller.client();
-    ctx.core.keyspace.locks.bind(at, client);
-    sessions::look_again(&mut ctx.core.keyspace, at);
+    bind(ctx, at);
 }
 
 /// A reader asks for the lock alone: it becomes the writer, or waits until it is the only reader.
@@ -165,7 +134,7 @@ pub(super) fn become_writer(
         note_replaced(ctx, key, fence, before);
         leave_place(ctx, Wanted::Lock, 1..2);
         let ms_left = ms_left(ctx, slot);
-        return Ok(answer(ctx, asked, fence, ms_left, Vec::new()));
+        return Ok(answer(ctx, asked, (fence, 1), ms_left, |grant| grant));
     }
     let waits = match another_waits(ctx, key, asked.owner) {
         true => Waits::Not,
