@@ -157,9 +157,9 @@ pub fn is_permit(member: &[u8]) -> bool {
     is_number() && is_number() && parts.next().is_some_and(may_own)
 }
 
-/// The owner that a permit names.
+/// The owner that a permit names: before its last two `#`. Another member: all of it.
 pub fn owner_of_permit(permit: &[u8]) -> &[u8] {
-    permit.rsplitn(3, |byte| *byte == b'#').nth(2).unwrap_or_default()
+    permit.rsplitn(3, |byte| *byte == b'#').nth(2).unwrap_or(permit)
 }
 
 /// Whether a key's value is a semaphore, by the first of its permits.

@@ -104,12 +104,6 @@ fn deadline(ctx: &Context<'_>, lease_ms: i64, name: &'static str) -> Result<f64,
     if at_ms >= DEADLINE_MS_MAX { Err(CommandError::InvalidExpire(name)) } else { Ok(at_ms as f64) }
 }
 
-/// The owner that a permit names: before its last two `#`.
-fn owner_in(permit: &[u8]) -> &[u8] {
-    let mut parts = permit.rsplitn(3, |byte| *byte == b'#');
-    parts.nth(2).unwrap_or(permit)
-}
-
 /// `SEM.ACQUIRE key owner LIMIT n PX ms [COUNT c] [BLOCK ms] [SESSION GRACE ms]`: an array of the
 /// permits, their fence, and the number of permits still free; if they are not granted, of 0, the
 /// milliseconds until the first permit ends (-1: none is held, but other clients have waited
@@ -127,7 +121,7 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
     if let Some(slot) = slot {
         for (score, permit) in ctx.core.keyspace.view::<SortedSet>(slot)?.iter() {
             used += 1;
-            if owner_in(permit.as_ref()) == asked.owner {
+            if lock::owner_of_permit(permit.as_ref()) == asked.owner {
                 own.push((score, permit.as_ref().to_vec()));
             }
         }
@@ -396,7 +390,7 @@ fn info(ctx: &mut Context<'_>) -> CommandResult {
     for (at_ms, permit) in &permits {
         ctx.reply.array(3);
         ctx.reply.bulk(permit);
-        ctx.reply.bulk(owner_in(permit));
+        ctx.reply.bulk(lock::owner_of_permit(permit));
         ctx.reply.integer(at_ms.saturating_sub(now_ms));
     }
     ctx.reply.bulk(b"waiters");
@@ -407,11 +401,12 @@ fn info(ctx: &mut Context<'_>) -> CommandResult {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::lock::owner_of_permit;
 
     #[test]
     fn a_permit_names_its_owner_and_fence() {
-        assert_eq!((owner_in(b"alice#12#3"), fence_in(b"alice#12#3")), (&b"alice"[..], 12));
-        assert_eq!((owner_in(b"a#b#12#3"), fence_in(b"a#b#12#3")), (&b"a#b"[..], 12));
-        assert_eq!((owner_in(b"foreign"), fence_in(b"foreign")), (&b"foreign"[..], 0));
+        assert_eq!((owner_of_permit(b"alice#12#3"), fence_in(b"alice#12#3")), (&b"alice"[..], 12));
+        assert_eq!((owner_of_permit(b"a#b#12#3"), fence_in(b"a#b#12#3")), (&b"a#b"[..], 12));
+        assert_eq!((owner_of_permit(b"foreign"), fence_in(b"foreign")), (&b"foreign"[..], 0));
     }
 }
