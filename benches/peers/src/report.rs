@@ -147,6 +147,9 @@ const PREAMBLE: &str = "# Benchmarks
 
 Made by `make bench-peers` (`benches/peers`), which measures servers of the protocol side by side on one machine. Figures
 from different machines or runs should not be compared; the ratios of one run may be.
+
+Do not choose Latchkey for speed where one instance must serve more than one core does: it runs commands on one, and Valkey
+with `io-threads` spreads network and parsing over several. Nodes of a cluster share the load here.
 ";
 
 impl Section {
