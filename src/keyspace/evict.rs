@@ -160,6 +160,12 @@ impl Keyspace {
         self.set_access(slot, access.min(BLESSED - 1));
     }
 
+    /// Sets the access bits of the key at `slot`, unless it is blessed.
+    #[inline]
+    pub fn set_access(&mut self, slot: Slot, access: u32) {
+        self.tables.update_access(self.selected, slot, |_| access);
+    }
+
     /// Updates the access bits of the key at `slot`.
     #[inline]
     pub(super) fn mark_access(&mut self, slot: Slot) {

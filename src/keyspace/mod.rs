@@ -763,12 +763,6 @@ impl Keyspace {
         self.tables.set_deadline(self.selected, slot, deadline);
     }
 
-    /// Sets the access bits of the key at `slot`, unless it is blessed.
-    #[inline]
-    pub fn set_access(&mut self, slot: Slot, access: u32) {
-        self.tables.update_access(self.selected, slot, |_| access);
-    }
-
     /// A random key of the selected database, uniformly. Not a look-up: expired keys that it meets
     /// are deleted at once. If expired keys are kept and all keys have deadlines, it may return an
     /// expired key, as in Redis.
