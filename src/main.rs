@@ -6,11 +6,13 @@
 
 use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};
-use std::io::{IsTerminal, Write};
+use std::io::{BufRead, IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
@@ -32,7 +34,9 @@ use latchkey::sys::process::{self, Supervisor};
 use latchkey::sys::restart::{self, Invocation};
 use latchkey::sys::system::{self, Title};
 use latchkey::sys::{build, crash, jemalloc};
-use latchkey::tools::backup::{Backup, Done, PASSWORD_VARIABLE, Step};
+use latchkey::tools::access::PASSWORD_VARIABLE;
+use latchkey::tools::backup::{Backup, Done, Step};
+use latchkey::tools::moving::{Move, Operator, TO_PASSWORD_VARIABLE};
 use latchkey::tools::restore::{Restore, Restored};
 
 /// The pidfile of a daemon without `pidfile`.
@@ -101,6 +105,8 @@ fn check_tool(name: &OsStr, args: &[OsString]) -> Option<u8> {
         told(backup(&args[1..]))
     } else if first == Some(OsStr::new("--restore")) {
         told(restore(&args[1..]))
+    } else if first == Some(OsStr::new("--move")) {
+        told(move_data(&args[1..]))
     } else if first == Some(OsStr::new("--completions")) {
         print_completions(&args[1..])
     } else {
@@ -186,6 +192,67 @@ fn restore(args: &[OsString]) -> Result<String, String> {
         );
     }
     Ok(text)
+}
+
+/// `--move`.
+fn move_data(args: &[OsString]) -> Result<String, String> {
+    let passwords = [PASSWORD_VARIABLE, TO_PASSWORD_VARIABLE].map(std::env::var_os);
+    let asked = Move::parse(args, passwords)?;
+    let interrupted = process::note_interrupts().map_err(|error| error.to_string())?;
+    let mut terminal = Terminal { bar: Bar::default(), interrupted: interrupted.clone() };
+    asked.run(&Clock::System, &interrupted, &mut terminal)?;
+    Ok(String::new())
+}
+
+/// Who has started `--move`.
+struct Terminal {
+    bar: Bar,
+    interrupted: Arc<AtomicBool>,
+}
+
+impl Terminal {
+    fn end_bar(&mut self) {
+        if let Some(bar) = self.bar.0.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Operator for Terminal {
+    fn line(&mut self, text: &str) {
+        self.end_bar();
+        // Writing fails harmlessly if nobody reads the output.
+        let _ = writeln!(std::io::stdout(), "{text}");
+    }
+
+    fn progress(&mut self, done: u64, total: u64) {
+        if total > 0 {
+            self.bar.show(done, total);
+        }
+    }
+
+    fn word(&mut self, prompt: &str) -> bool {
+        self.end_bar();
+        let _ = write!(std::io::stdout(), "{prompt}").and_then(|()| std::io::stdout().flush());
+        let (said, hears) = std::sync::mpsc::channel();
+        // The thread ends with the process: nothing else ends the wait for a line.
+        std::thread::spawn(move || {
+            let mut answer = String::new();
+            // A missing answer means no.
+            let _ = std::io::stdin().lock().take(100).read_line(&mut answer);
+            let _ = said.send(answer.trim() == "move");
+        });
+        let word = loop {
+            match hears.recv_timeout(Duration::from_millis(50)) {
+                Err(RecvTimeoutError::Timeout) if !self.interrupted.load(Ordering::SeqCst) => {}
+                heard => break heard.unwrap_or(false),
+            }
+        };
+        if !word || !std::io::stdin().is_terminal() {
+            let _ = writeln!(std::io::stdout());
+        }
+        word
+    }
 }
 
 fn print_completions(args: &[OsString]) -> i32 {

@@ -76,6 +76,8 @@ Usage: latchkey [/path/to/redis.conf] [options] [-]
                              takes a snapshot of a running server
        latchkey --restore <file> [/path/to/redis.conf] [options]
                              puts a snapshot into the data folder
+       latchkey --move <host>:<port> <host>:<port> [options]
+                             moves from a running server to another one
        latchkey --completions bash | zsh | fish
        latchkey -v | --version
        latchkey -h | --help
@@ -90,13 +92,14 @@ Examples:
 
 /// Options that are no directives, and their effects. They are recognised as the first argument
 /// only.
-pub(super) const TOOL_OPTIONS: [(&str, &str); 9] = [
+pub(super) const TOOL_OPTIONS: [(&str, &str); 10] = [
     ("check-config", "Reports every fault that would prevent a start"),
     ("check-system", "Reports unfavourable settings of the machine"),
     ("check-rdb", "Checks an RDB file"),
     ("check-aof", "Checks an append-only file or its manifest"),
     ("backup", "Takes a snapshot of a running server"),
     ("restore", "Puts a snapshot into the data folder"),
+    ("move", "Moves from a running server to another one"),
     ("completions", "Prints the completions for a shell"),
     ("version", "Prints the version"),
     ("help", "Prints a summary"),

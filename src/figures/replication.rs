@@ -101,6 +101,11 @@ fn primary(reading: &Reading<'_>, out: &mut String) {
     if !is_connected {
         let down = following.down_since_us.map_or(-1, seconds_since);
         line(out, "master_link_down_since_seconds", down);
+        if !following.failure.is_empty() {
+            // Text of the primary may be part of it.
+            let failure = following.failure.escape_debug();
+            line(out, "latchkey_master_link_failure", failure);
+        }
     } else if is_redis_8 {
         line(out, "master_link_up_since_seconds", seconds_since(following.up_since_us));
     }

@@ -38,6 +38,15 @@ impl Connection {
         Err(last)
     }
 
+    /// Sets another longest time of a read.
+    pub fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
+        let socket = match self {
+            Connection::Plain(socket) => socket,
+            Connection::Tls(stream) => &stream.sock,
+        };
+        socket.set_read_timeout(Some(timeout))
+    }
+
     fn prepared(
         socket: TcpStream,
         host: &str,

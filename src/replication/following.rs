@@ -73,6 +73,8 @@ pub struct Following {
     pub unapplied: u64,
     /// The followed server is the target of FAILOVER, and not yet the primary.
     pub is_failover: bool,
+    /// The last warning about the link since it was up. Empty: none.
+    pub failure: String,
     /// The target of FAILOVER has refused or cannot be reached.
     pub failover_failed: bool,
 }
@@ -98,6 +100,7 @@ impl Following {
             transfer: Transfer::default(),
             unapplied: 0,
             is_failover: false,
+            failure: String::new(),
             failover_failed: false,
         }
     }

@@ -52,7 +52,7 @@ use crate::state::context::Caller;
 use crate::state::persistence::Moment;
 use crate::state::spec::Flags;
 use crate::state::{Core, State};
-use crate::sys::log::{notice, warning};
+use crate::sys::log::{Level, notice, warning};
 use crate::sys::process;
 use crate::waiting::{self, waking};
 
@@ -323,7 +323,15 @@ fn open(state: &State, to: SocketAddr) -> io::Result<Stream> {
 fn cannot_connect(state: &mut State, error: &io::Error) {
     let why = system_text(error);
     warning!(state, "Unable to connect to MASTER: {why}");
+    note_failure(state, format!("Unable to connect: {why}"));
     set_progress(state, Progress::Connect);
+}
+
+/// Keeps the reason why the link is down, for INFO.
+fn note_failure(state: &mut State, why: String) {
+    if let Some(following) = state.replication.following.as_deref_mut() {
+        following.failure = why;
+    }
 }
 
 /// The announcements of this server in the handshake.
@@ -362,6 +370,7 @@ fn set_progress(state: &mut State, progress: Progress) {
             following.was_down_us +=
                 down_since_us.map_or(0, |since_us| state.now.boot_us - since_us);
             following.transfer = Transfer::default();
+            following.failure.clear();
         }
     }
     state.refresh_fast_path();
@@ -510,6 +519,13 @@ fn lose(core: &mut Core, link: Box<PrimaryLink>, lost: Lost) {
         _ => "connection lost".into(),
     };
     let stage = link.link.stage();
+    match &lost {
+        Lost::Ended(_) => note_failure(&mut core.state, why.clone()),
+        Lost::Unloadable => {
+            note_failure(&mut core.state, "The snapshot cannot be loaded, see the log".into());
+        }
+        _ => {}
+    }
     if link.sync.as_ref().is_some_and(|sync| sync.is_loading() && !sync.reads_file()) {
         let at = core.state.persistence.loading.map_or(0, |loading| loading.loaded_bytes);
         warning!(
@@ -685,7 +701,12 @@ impl PrimaryLink {
     fn take_events(&mut self, core: &mut Core) -> Result<(), Lost> {
         while let Some(event) = self.link.next_event() {
             match event {
-                Event::Log(level, text) => core.state.log(level, format_args!("{text}")),
+                Event::Log(level, text) => {
+                    core.state.log(level, format_args!("{text}"));
+                    if level == Level::Warning {
+                        note_failure(&mut core.state, text);
+                    }
+                }
                 Event::Alive => {}
                 Event::Failed { .. } => return Err(Lost::Logged),
                 Event::Continues { id } => {

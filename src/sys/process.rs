@@ -220,6 +220,16 @@ pub fn end_at_interrupt(when: Arc<AtomicBool>) -> io::Result<()> {
     unsafe { signal_hook::low_level::register(libc::SIGINT, end) }.map(drop)
 }
 
+/// Makes SIGINT and SIGTERM set a flag, which is returned. The second one ends the process.
+pub fn note_interrupts() -> io::Result<Arc<AtomicBool>> {
+    let noted = Arc::new(AtomicBool::new(false));
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 1, noted.clone())?;
+        signal_hook::flag::register(signal, noted.clone())?;
+    }
+    Ok(noted)
+}
+
 /// Sets the unfinished file that an interrupt removes; None: none.
 pub fn remove_when_interrupted(path: Option<&Path>) {
     let path = path.and_then(|path| CString::new(path.as_os_str().as_bytes()).ok());

@@ -12,20 +12,17 @@
 //!   `LABEL-TIME.rdb`. A file of this name is complete, whatever happens; a record without its file
 //!   is of a backup that was killed between the two, and the next one removes it.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::{self, Read, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
+use super::access::{self, Access, Options, no_address, parse_address};
 use super::{Hashing, failed, record, stamp};
 use crate::clock::Clock;
-use crate::config::{Config, system_text};
 use crate::net::blocking::Connection;
-use crate::net::tls;
 use crate::persist::check::rdb::{Facts, read_through};
 use crate::persist::rdb::VersionCheck;
 use crate::replication::link::{Event, HandshakeOptions, Link};
@@ -34,23 +31,16 @@ use crate::sys::log::Level;
 use crate::sys::random;
 
 /// The text of a wrong command line.
-const USAGE: &str = "\
+fn usage() -> String {
+    format!(
+        "\
 Usage: latchkey --backup <host>:<port> <folder> [options]
        --user <name>       the user; without it the default one
        --pass <password>   the password; better in the environment, as REDISCLI_AUTH
-       --tls               over TLS, with one of the next two
-       --cacert <file>     certificates of trusted authorities
-       --cacertdir <dir>   a folder of them
-       --cert <file>       the certificate of this client, with --key
-       --key <file>        its key
-       --timeout <seconds> the longest silence of the server (60)
-";
-
-/// The environment variable with the password, as redis-cli has it.
-pub const PASSWORD_VARIABLE: &str = "REDISCLI_AUTH";
-
-/// The longest silence of a server, if none is given. Unit: seconds.
-const TIMEOUT_SECONDS: u64 = 60;
+{}",
+        access::USAGE
+    )
+}
 
 /// Bytes read from the connection at once.
 const READ_BYTES: usize = 256 << 10;
@@ -61,11 +51,7 @@ pub struct Backup {
     host: String,
     port: u16,
     folder: PathBuf,
-    user: Option<Vec<u8>>,
-    password: Option<Vec<u8>>,
-    /// The configuration with the files of TLS. None: without TLS.
-    tls: Option<Box<Config>>,
-    timeout: Duration,
+    access: Access,
 }
 
 /// A backup in its place.
@@ -90,68 +76,22 @@ impl Backup {
     /// Parses the arguments after `--backup`. `password`: that of the environment. Errors: a text
     /// for standard error.
     pub fn parse(args: &[OsString], password: Option<OsString>) -> Result<Self, String> {
-        let [address, folder, options @ ..] = args else { return Err(USAGE.into()) };
-        let (host, port) = address.to_str().and_then(parse_address).ok_or_else(|| {
-            let shown = Path::new(address).display();
-            format!("'{shown}' is no address: it is <host>:<port>, or [<IPv6>]:<port>\n{USAGE}")
-        })?;
-        let bytes = |value: &OsStr| value.as_bytes().to_vec();
-        let mut backup = Backup {
-            host,
-            port,
-            folder: folder.into(),
-            user: None,
-            password: password.map(|password| bytes(&password)).filter(|text| !text.is_empty()),
-            tls: None,
-            timeout: Duration::from_secs(TIMEOUT_SECONDS),
-        };
-        let (mut files, mut wants_tls) = (Config::default(), false);
+        let [address, folder, options @ ..] = args else { return Err(usage()) };
+        let with_usage = |why: String| format!("{why}\n{}", usage());
+        let (host, port) = address
+            .to_str()
+            .and_then(parse_address)
+            .ok_or_else(|| with_usage(no_address(address)))?;
+        let mut access = Options::new(password);
         let mut options = options.iter();
         while let Some(option) = options.next() {
             let name = option.to_str().unwrap_or_default();
-            if name == "--tls" {
-                wants_tls = true;
-                continue;
-            }
-            let target = match name {
-                "--user" | "--pass" | "-a" | "--timeout" => None,
-                "--cacert" => Some(&mut files.tls_ca_cert_file),
-                "--cacertdir" => Some(&mut files.tls_ca_cert_dir),
-                "--cert" => Some(&mut files.tls_client_cert_file),
-                "--key" => Some(&mut files.tls_client_key_file),
-                _ => {
-                    let shown = Path::new(option).display();
-                    return Err(format!("Unknown option '{shown}'\n{USAGE}"));
-                }
-            };
-            let value = options.next().ok_or_else(|| format!("{name} needs a value\n{USAGE}"))?;
-            match (target, name) {
-                (Some(file), _) => *file = bytes(value),
-                (None, "--user") => backup.user = Some(bytes(value)),
-                (None, "--timeout") => {
-                    let seconds = value.to_str().and_then(|text| text.parse().ok());
-                    let seconds = seconds.filter(|seconds| (1..=86_400).contains(seconds));
-                    let wrong = || format!("--timeout is between 1 and 86400 seconds\n{USAGE}");
-                    backup.timeout = Duration::from_secs(seconds.ok_or_else(wrong)?);
-                }
-                (None, _) => backup.password = Some(bytes(value)),
+            if !access.take(name, &mut options).map_err(with_usage)? {
+                return Err(with_usage(format!("Unknown option '{}'", option.display())));
             }
         }
-        if backup.user.is_some() && backup.password.is_none() {
-            return Err(format!("--user needs a password, --pass or {PASSWORD_VARIABLE}\n{USAGE}"));
-        }
-        if wants_tls {
-            if files.tls_ca_cert_file.is_empty() && files.tls_ca_cert_dir.is_empty() {
-                return Err(format!("--tls needs --cacert or --cacertdir\n{USAGE}"));
-            }
-            if files.tls_client_cert_file.is_empty() != files.tls_client_key_file.is_empty() {
-                return Err(format!("--cert and --key belong together\n{USAGE}"));
-            }
-            backup.tls = Some(Box::new(files));
-        } else if files != Config::default() {
-            return Err(format!("options of TLS need --tls\n{USAGE}"));
-        }
-        Ok(backup)
+        let access = access.finish().map_err(with_usage)?;
+        Ok(Backup { host, port, folder: folder.into(), access })
     }
 
     /// Takes the backup. `progress` is called now and then. Errors: a text with the reason; no file
@@ -162,13 +102,10 @@ impl Backup {
         clock: &Clock,
         progress: &mut dyn FnMut(Step),
     ) -> Result<Done, String> {
-        let tls = match &self.tls {
-            Some(config) => Some(tls::client_only(config, clock)?),
-            None => None,
-        };
+        let tls = self.access.tls_client(clock)?;
         let label = label(&self.host, self.port);
         let place = Place::open(disk, &self.folder, &label)?;
-        let connection = Connection::open(&self.host, self.port, tls, self.timeout);
+        let connection = Connection::open(&self.host, self.port, tls, self.access.timeout);
         let connection = connection.map_err(|error| self.told(&error));
         let taken =
             connection.and_then(|connection| self.fill(&place, connection, clock, progress));
@@ -187,8 +124,8 @@ impl Backup {
         progress: &mut dyn FnMut(Step),
     ) -> Result<Done, String> {
         let options = HandshakeOptions {
-            password: self.password.clone(),
-            user: self.user.clone(),
+            password: self.access.login.password.clone(),
+            user: self.access.login.user.clone(),
             run_id: random::hex_id(),
             snapshot_only: true,
             ..HandshakeOptions::default()
@@ -223,25 +160,8 @@ impl Backup {
     }
 
     fn told(&self, error: &io::Error) -> String {
-        let silent = matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
-        let why = match silent {
-            true => format!("no answer within {} seconds", self.timeout.as_secs()),
-            false => system_text(error),
-        };
-        format!("{}:{}: {why}", self.host, self.port)
+        format!("{}:{}: {}", self.host, self.port, self.access.told(error))
     }
-}
-
-/// Host and port. None: it is no address.
-fn parse_address(text: &str) -> Option<(String, u16)> {
-    let (host, port) = text.rsplit_once(':')?;
-    let port: u16 = port.parse().ok().filter(|port| *port != 0)?;
-    let host = match host.strip_prefix('[') {
-        Some(host) => host.strip_suffix(']')?,
-        None if host.contains(':') => return None,
-        None => host,
-    };
-    (!host.is_empty()).then(|| (host.to_owned(), port))
 }
 
 /// Host and port as a part of names of files.

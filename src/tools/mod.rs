@@ -1,7 +1,9 @@
 //! The programs of an operator besides the server: `backup` takes a snapshot of a running server,
 //! `restore` puts one into a data folder. `record` is the text beside a snapshot.
 
+pub mod access;
 pub mod backup;
+pub mod moving;
 pub mod record;
 pub mod restore;
 
