@@ -519,12 +519,8 @@ fn lose(core: &mut Core, link: Box<PrimaryLink>, lost: Lost) {
         _ => "connection lost".into(),
     };
     let stage = link.link.stage();
-    match &lost {
-        Lost::Ended(_) => note_failure(&mut core.state, why.clone()),
-        Lost::Unloadable => {
-            note_failure(&mut core.state, "The snapshot cannot be loaded, see the log".into());
-        }
-        _ => {}
+    if matches!(lost, Lost::Ended(_)) {
+        note_failure(&mut core.state, why.clone());
     }
     if link.sync.as_ref().is_some_and(|sync| sync.is_loading() && !sync.reads_file()) {
         let at = core.state.persistence.loading.map_or(0, |loading| loading.loaded_bytes);

@@ -186,15 +186,16 @@ impl Sync {
             Err(Failure::File(error)) => {
                 let error = LoadError::of_file(&core.state, error);
                 error.log_refusal(&core.state);
-                Err(self.cannot_load(&core.state, &error.text))
+                Err(self.cannot_load(&mut core.state, &error.text))
             }
-            Err(Failure::Entry(why)) => Err(self.cannot_load(&core.state, &why)),
+            Err(Failure::Entry(why)) => Err(self.cannot_load(&mut core.state, &why)),
         }
     }
 
-    fn cannot_load(&self, state: &State, why: &str) -> super::Lost {
+    fn cannot_load(&self, state: &mut State, why: &str) -> super::Lost {
         let from = if self.file.is_some() { "DB from disk" } else { "DB from socket" };
         warning!(state, "Failed trying to load the MASTER synchronization {from}: {why}");
+        super::note_failure(state, format!("Cannot load the snapshot: {why}"));
         super::Lost::Unloadable
     }
 
@@ -227,7 +228,7 @@ impl Sync {
     pub(super) fn load(&mut self, core: &mut Core) -> Result<Loaded, super::Lost> {
         self.take_check(core)?;
         let Some(loader) = &mut self.loader else { return Ok(Loaded::Waits) };
-        loader.step(core).map_err(|why| self.cannot_load(&core.state, &why))
+        loader.step(core).map_err(|why| self.cannot_load(&mut core.state, &why))
     }
 
     /// Replaces the served databases by the loaded ones. False: that failed, which is logged; then

@@ -4,6 +4,7 @@ mod effect_forms;
 pub(crate) mod effects;
 pub(crate) mod following;
 mod foreign_peers;
+mod moving;
 mod pairs;
 mod promoted;
 pub(crate) mod replicas;
