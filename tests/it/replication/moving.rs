@@ -1,6 +1,6 @@
 //! `--move` as a program: between two servers of this one, and with `MOVE_PEERS` (paths with `:`
 //! between them) from others and back. `MOVE_KEYS` sets the size of a move, `MOVE_SAMPLES` the
-//! number of keys that it compares.
+//! number of keys that it compares, `MOVE_LATCHKEY` names another build of this server.
 
 #![allow(clippy::disallowed_methods)] // processes have the real time
 
@@ -35,7 +35,8 @@ const LIBRARY: &str =
     "#!lua name=moved\nredis.register_function('f', function() return 'moved' end)";
 
 fn ours() -> PathBuf {
-    env!("CARGO_BIN_EXE_latchkey").into()
+    std::env::var_os("MOVE_LATCHKEY")
+        .map_or_else(|| env!("CARGO_BIN_EXE_latchkey").into(), PathBuf::from)
 }
 
 /// A server with its folder.
