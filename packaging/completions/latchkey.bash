@@ -107,6 +107,7 @@ _latchkey_options="
     --check-aof
     --backup
     --restore
+    --move
     --completions
     --version
     --help

@@ -7,6 +7,7 @@ _arguments \
   '--check-aof[Checks an append-only file or its manifest]:file:_files' \
   '--backup[Takes a snapshot of a running server]:file:_files' \
   '--restore[Puts a snapshot into the data folder]:file:_files' \
+  '--move[Moves from a running server to another one]:file:_files' \
   '--completions[Prints the completions for a shell]:shell:(bash zsh fish)' \
   '--version[Prints the version]' \
   '--help[Prints a summary]' \

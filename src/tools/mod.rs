@@ -1,6 +1,6 @@
 //! The programs of an operator besides the server: `backup` takes a snapshot of a running server,
-//! `restore` puts one into a data folder. `record` is the text beside a snapshot. `moving` moves from
-//! one running server to another. `access` are the options with which servers are reached.
+//! `restore` puts one into a data folder. `record` is the text beside a snapshot. `moving` moves
+//! from one running server to another. `access` are the options with which servers are reached.
 
 pub mod access;
 pub mod backup;

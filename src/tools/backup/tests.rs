@@ -154,6 +154,8 @@ fn the_command_line_is_checked() {
     let words =
         ["h:1", "/b", "--user", "me", "-a", "x", "--timeout", "5", "--tls", "--cacert", "f"];
     let backup = parse(&words).expect("all of them");
-    assert_eq!(backup.password.as_deref(), Some(&b"x"[..]));
-    assert!(backup.tls.is_some() && backup.timeout == Duration::from_secs(5));
+    assert_eq!(backup.access.login.password.as_deref(), Some(&b"x"[..]));
+    assert!(
+        backup.access.tls.is_some() && backup.access.timeout == std::time::Duration::from_secs(5)
+    );
 }

@@ -172,8 +172,8 @@ pub struct Facts {
     pub product: Product,
     /// Values of parameters. Empty: CONFIG GET was refused.
     pub config: BTreeMap<String, Vec<u8>>,
-    /// Libraries of functions: name and code, in order.
-    pub functions: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Libraries of functions, in order.
+    pub functions: Vec<Library>,
     /// Users: their name, whether they are enabled, and the hashes of their passwords, in order.
     pub users: BTreeMap<String, Vec<String>>,
 }
@@ -213,8 +213,11 @@ impl Facts {
     }
 }
 
+/// A library of functions: its name and code.
+pub type Library = (Vec<u8>, Vec<u8>);
+
 /// The libraries of functions. A server without functions has none.
-pub fn functions(server: &mut Server) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Stop> {
+pub fn functions(server: &mut Server) -> Result<Vec<Library>, Stop> {
     let reply = server.ask_words("FUNCTION LIST WITHCODE")?;
     let Some(list) = reply.list() else { return Ok(Vec::new()) };
     let mut libraries = Vec::new();

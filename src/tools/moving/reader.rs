@@ -6,6 +6,7 @@
 use sha2::{Digest, Sha256};
 
 use super::asking::{Batch, Reply, Server, Stop};
+use crate::error::CommandError;
 
 /// Elements or entries in the first part.
 const FIRST_ELEMENTS: u64 = 100;
@@ -224,7 +225,8 @@ impl<'a> Reader<'a> {
         }
         if let Some(Reply::Error(text)) = replies.iter().find(|reply| reply.error().is_some()) {
             // The key is another one since its type was read.
-            let is_torn = [&b"WRONGTYPE"[..], b"NOGROUP", b"ERR no such key"];
+            let no_key = CommandError::NoSuchKey.wire();
+            let is_torn = [&b"WRONGTYPE"[..], b"NOGROUP", &no_key[..]];
             if is_torn.iter().any(|error| text.starts_with(error)) {
                 self.tear();
                 return Ok(());

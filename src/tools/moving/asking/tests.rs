@@ -59,11 +59,20 @@ fn replies_are_read_however_they_are_divided() {
 
 #[test]
 fn other_bytes_and_claimed_lengths_end_it() {
-    for bytes in ["HTTP/1.1 200 OK\r\n", "\r\n", "+OK\n", "$x\r\n", "*-2\r\n", "$-2\r\n", ":\r\n", "_\r\n"] {
-        assert_eq!(why(bytes.as_bytes()), "h:1: it does not speak the protocol of Redis", "{bytes}");
+    for bytes in
+        ["HTTP/1.1 200 OK\r\n", "\r\n", "+OK\n", "$x\r\n", "*-2\r\n", "$-2\r\n", ":\r\n", "_\r\n"]
+    {
+        assert_eq!(
+            why(bytes.as_bytes()),
+            "h:1: it does not speak the protocol of Redis",
+            "{bytes}"
+        );
     }
     assert_eq!(why(b"$3\r\nabcd\r\n"), "h:1: it does not speak the protocol of Redis");
-    assert_eq!(why("*1\r\n".repeat(100).as_bytes()), "h:1: it does not speak the protocol of Redis");
+    assert_eq!(
+        why("*1\r\n".repeat(100).as_bytes()),
+        "h:1: it does not speak the protocol of Redis"
+    );
     assert_eq!(why(&[b'+'; 1 << 17]), "h:1: it does not speak the protocol of Redis");
     assert_eq!(why(b"$536870913\r\n"), "h:1: a reply is too large");
     assert_eq!(why(b"*3\r\n$536870912\r\n"), "h:1: the connection has ended");
