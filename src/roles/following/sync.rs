@@ -259,7 +259,7 @@ impl Sync {
         if self.keeps_old {
             notice!(core.state, "MASTER <-> REPLICA sync: Discarding old DB in background");
         }
-        take_functions(core, &loader.functions);
+        let is_whole = take_functions(core, &loader.functions);
         core.state.clients.iter_mut().for_each(|client| client.flags |= ClientFlags::LOST_WRITES);
         end_loading(&mut core.state);
         let replication = &mut core.state.replication;
@@ -278,8 +278,11 @@ impl Sync {
             following.selected = loader.stream_database.min(core.keyspace.last_database());
         }
         begin_backlog(&mut core.state);
-        if let Some(arriving) = self.file {
-            arriving.put_in_place(&core.state);
+        match self.file {
+            Some(arriving) if is_whole => arriving.put_in_place(&core.state),
+            // No start could load it.
+            Some(arriving) => arriving.remove(&core.state),
+            None => {}
         }
         remove_file(&core.state);
         true
@@ -322,8 +325,10 @@ fn end_loading(state: &mut State) {
     state.refresh_fast_path();
 }
 
-/// Replaces the function libraries. One that does not compile is skipped and logged.
-fn take_functions(core: &mut Core, texts: &[Vec<u8>]) {
+/// Replaces the function libraries. One that does not compile is skipped and logged. Returns whether
+/// all have compiled.
+fn take_functions(core: &mut Core, texts: &[Vec<u8>]) -> bool {
+    let mut is_whole = true;
     if let Some(mut engine) = core.state.take_engine() {
         let (lua, libraries) = engine.functions();
         libraries.flush(lua);
@@ -332,8 +337,10 @@ fn take_functions(core: &mut Core, texts: &[Vec<u8>]) {
     for text in texts {
         if let Err(why) = run(core, &[b"FUNCTION", b"LOAD", text]) {
             warning!(core.state, "Failed loading a library of functions from the master: {why}");
+            is_whole = false;
         }
     }
+    is_whole
 }
 
 /// `rdb-del-sync-files`: removes the file, if persistence is off.

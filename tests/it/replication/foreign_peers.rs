@@ -175,6 +175,28 @@ fn a_snapshot_that_cannot_be_loaded_costs_no_data() {
     }
 }
 
+/// A start refuses a file with a library that does not compile here. A synchronization skips it.
+#[test]
+fn a_snapshot_with_a_library_that_does_not_compile_does_not_replace_the_file() {
+    let (_server, listener, mut client, folder) = with_data(&["repl-diskless-load disabled"]);
+    let file = saved(folder.path());
+    while waiting_link(&listener).is_some() {}
+    follow(&mut client, &listener);
+    let library = b"#!lua name=bad\nthis is no Lua";
+    let head = b"REDIS0010\xfe\x00\x00\x01k\x01v\xf5".to_vec();
+    let end = [0xff, 0, 0, 0, 0, 0, 0, 0, 0];
+    let all = [&head[..], &[library.len() as u8], library, &end].concat();
+    let mut link = Link::accept(&listener);
+    assert!(link.greet().starts_with("PSYNC "));
+    send_snapshot(&mut link, &all, false);
+    wait_for("the link", || (info(&mut client, "master_link_status") == "up").then_some(()));
+    assert_eq!(client.call(&["GET", "k"]).show(), "\"v\"");
+    assert_eq!(saved(folder.path()), file);
+    let left = std::fs::read_dir(folder.path()).expect("a folder");
+    let names = left.map(|entry| entry.expect("an entry").file_name().into_string().expect("text"));
+    assert!(!names.collect::<Vec<_>>().iter().any(|name| name.starts_with("temp-")));
+}
+
 /// Sends what no primary sends at some point of the handshake, or as snapshot or stream.
 fn play(random: &mut fastrand::Rng, link: &mut Link, whole: &[u8]) {
     let foreign = |random: &mut fastrand::Rng| match random.u8(0..4) {
