@@ -204,6 +204,9 @@ fn session(compatibility: &str) -> String {
     text.push_str(&format!("==== {compatibility}: a replica, all\n"));
     text.push_str(&masked(&info(&mut of_replica, "all")));
     run(&mut of_replica, "REPLICAOF 127.0.0.1 1");
+    wait_for("the failed link", || {
+        info(&mut of_replica, "replication").contains("master_link_failure").then_some(())
+    });
     text.push_str(&format!("==== {compatibility}: without its primary, replication\n"));
     text.push_str(&masked(&info(&mut of_replica, "replication")));
     text
