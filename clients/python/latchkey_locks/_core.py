@@ -13,6 +13,8 @@ from redis.exceptions import ConnectionError, TimeoutError
 
 # Bounds one request, so that a server that vanished is noticed. Each further one begins at the end of the queue.
 LONGEST_WAIT = 60
+# How many connections may break one after the other, before an acquisition gives up.
+TRIES = 3
 # How much longer than the server a client waits for the reply.
 PATIENCE = 5
 
@@ -75,18 +77,18 @@ class Grant:
         request = [*self._question(), "PX", ms(self.lease), *self._options()]
         request += [] if self.grace is None else ["SESSION", "GRACE", ms(self.grace)]
         until = math.inf if wait is None else time.monotonic() + wait
-        block, broken = 0, False
+        block, broken = 0, 0
         while True:
             began = time.monotonic()
             try:
                 reply = yield request + (["BLOCK", ms(block)] if block else []), block
             except (ConnectionError, TimeoutError):
                 # It may have been granted. The same owner that asks again finds its grant, or stands in the queue anew.
-                if broken:
+                block, broken = 0, broken + 1
+                if broken == TRIES:
                     raise
-                block, broken = 0, True
                 continue
-            broken = False
+            broken = 0
             if reply[0] and time.monotonic() - began <= self.lease / 10:
                 self._until = began + self._read(reply)
                 return self
