@@ -161,12 +161,10 @@ for (const one of JSON.parse(readFileSync(process.argv[2]))) {
         skipped++;
         continue;
       }
-      const began = performance.now();
       const client = await clientOf(over, library, protocol);
       try {
         const running = new Case(`${one.name.slice(0, 9)}${over}${library}${process.hrtime.bigint()}`, client);
         for (const step of one.steps) await running.run(step);
-        if (process.env.TIMES) console.log(Math.round(performance.now() - began), one.name, over, library, protocol);
         passed++;
       } catch (error) {
         failed++;
