@@ -150,7 +150,7 @@ func (g *grant) acquire(ctx context.Context) error {
 			asked = append(request[:len(request):len(request)], "BLOCK", milliseconds(block))
 		}
 		began := time.Now()
-		answer, err := g.ask(ctx, asked, block)
+		answer, err := g.ask(ctx, asked, block > 0 || broken > 0)
 		if err != nil {
 			// It may have been granted. The same owner that asks again finds its grant, or stands in the queue anew.
 			if broken++; isReply(err) || ctx.Err() != nil || broken == tries {
@@ -198,22 +198,26 @@ func (g *grant) abandon(ctx context.Context) {
 
 // twice asks again if the connection breaks: requests of locks may be repeated. It gives the reply, and whether it is the second.
 func (g *grant) twice(ctx context.Context, request []any) (reply any, isRepeated bool, err error) {
-	reply, err = g.ask(ctx, request, 0)
+	reply, err = g.ask(ctx, request, false)
 	if err == nil || isReply(err) || ctx.Err() != nil {
 		return reply, false, err
 	}
-	reply, err = g.ask(ctx, request, 0)
+	// Those of the pool may all have broken.
+	reply, err = g.ask(ctx, request, true)
+	if g.options.Grace == 0 {
+		g.close()
+	}
 	return reply, true, err
 }
 
 // ask sends one request, which nothing repeats unseen, and follows its key to another node of a cluster.
-func (g *grant) ask(ctx context.Context, request []any, wait time.Duration) (reply any, err error) {
+func (g *grant) ask(ctx context.Context, request []any, isAlone bool) (reply any, err error) {
 	for range redirections {
 		var node *redis.Client
 		if node, err = g.node(ctx); err != nil {
 			return nil, err
 		}
-		if wait == 0 && g.options.Grace == 0 {
+		if !isAlone && g.options.Grace == 0 {
 			once := node.WithTimeout(patience)
 			once.Options().MaxRetries = 0
 			reply, err = once.Do(ctx, request...).Result()
@@ -232,7 +236,7 @@ func (g *grant) ask(ctx context.Context, request []any, wait time.Duration) (rep
 	return reply, err
 }
 
-// askAlone uses a connection that nobody else uses, for a wait or a session. The request ends with the context.
+// askAlone uses a connection outside of the pool, for a wait, a session, or after a break. The request ends with the context.
 func (g *grant) askAlone(ctx context.Context, node *redis.Client, request []any) (any, error) {
 	g.one.Lock()
 	own := g.own
