@@ -121,17 +121,15 @@ impl<'a> Pass<'a> {
                 b'[' if self.level().is_some() => self.long_string(),
                 b'a'..=b'z' | b'A'..=b'Z' | b'_' => self.name(),
                 b'0'..=b'9' => self.number(),
-                b'.' if self.follows(b"...") => self.dots(),
-                b'.' if self.follows(b"..") => self.symbol(2),
                 b'.' if self.source.get(self.at + 1).is_some_and(u8::is_ascii_digit) => {
                     self.number();
                 }
-                b'.' | b':' => {
-                    self.at += 1;
-                    if !matches!(self.before, Before::Function | Before::Parameters) {
-                        self.before = Before::Member;
-                    }
-                }
+                b'.' => match self.dots_here() {
+                    3 => self.dots(),
+                    2 => self.symbol(2),
+                    _ => self.member(),
+                },
+                b':' => self.member(),
                 b'(' if self.before == Before::Function => {
                     self.at += 1;
                     self.before = Before::Parameters;
@@ -158,6 +156,25 @@ impl<'a> Pass<'a> {
 
     fn follows(&self, text: &[u8]) -> bool {
         self.source[self.at..].starts_with(text)
+    }
+
+    /// How many of the next three bytes are one sign of dots. Lua 5.1 takes a NUL for a dot after
+    /// another; the interpreter shall read one.
+    fn dots_here(&mut self) -> usize {
+        let sign = &self.source[self.at..self.source.len().min(self.at + 3)];
+        let len = sign.iter().take_while(|byte| matches!(byte, b'.' | 0)).count();
+        if sign[..len].contains(&0) {
+            self.edits.push((self.at..self.at + len, vec![b'.'; len]));
+        }
+        len
+    }
+
+    /// A point or a colon.
+    fn member(&mut self) {
+        self.at += 1;
+        if !matches!(self.before, Before::Function | Before::Parameters) {
+            self.before = Before::Member;
+        }
     }
 
     fn symbol(&mut self, len: usize) {
@@ -303,12 +320,18 @@ impl<'a> Pass<'a> {
         let rest = &self.source[self.at..];
         let mut len =
             rest.iter().take_while(|byte| byte.is_ascii_digit() || **byte == b'.').count();
-        if matches!(rest.get(len), Some(b'e' | b'E')) {
-            len += 1 + usize::from(matches!(rest.get(len + 1), Some(b'+' | b'-')));
+        // Lua 5.1 takes a NUL for an exponent's letter and for its sign, and converts the text up to
+        // the first NUL: `1\0+2` is 1.
+        if matches!(rest.get(len), Some(b'e' | b'E' | 0)) {
+            len += 1 + usize::from(matches!(rest.get(len + 1), Some(b'+' | b'-' | 0)));
         }
         len += rest[len..].iter().take_while(|byte| is_part(byte)).count();
-        if let Some(other) = numeral(&rest[..len]) {
+        let text = &rest[..memchr(0, &rest[..len]).unwrap_or(len)];
+        if let Some(other) = numeral(text) {
             self.edits.push((self.at..self.at + len, other));
+        } else if text.len() < len {
+            let blanks = vec![b' '; len - text.len()];
+            self.edits.push((self.at..self.at + len, [text, &blanks].concat()));
         }
         self.at += len;
         if !matches!(self.before, Before::Function | Before::Parameters) {
@@ -535,6 +558,9 @@ mod tests {
             ("return [[a\0\"\\]]", "return \"a\\000\\\"\\\\\""),
             ("return [=[\r\na\n\rb\rc]=]", "return \n\"a\\\nb\\\nc\""),
             ("return\0 1", "return\u{1} 1"),
+            ("return 1\0, 2\0+3, 4\0\x005, .5\0e_", "return 1 , 2   , 4   , .5   "),
+            ("return 'a'.\0'b', function(.\0\0) end", "return 'a'..'b', function(...) end"),
+            ("return 1e\0, 1\0\0\0, 0x1\0", "return 1e , 1  \u{1}, 0x1\u{1}"),
             ("-- a\rreturn\n\r1\r", "-- a\nreturn\n 1\n"),
             ("--[[\r\r\n\n\r]]", "--[[\n\r\n\n ]]"),
             ("return 'a\\\r\nb\\\n\rc\\\rd'", "return 'a\\\nb\\\nc\\\nd'"),
