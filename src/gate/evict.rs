@@ -78,7 +78,8 @@ fn evict_slice(core: &mut Core) -> Room {
     room
 }
 
-/// Logs what the limit has cost since the last such line: at once, then once a minute at most.
+/// Logs what the limit has cost since the last such line, if anything: once a minute at most. A
+/// request that is to be refused now has not been counted; the next request or turn tells of it.
 fn tell_cost(core: &mut Core) {
     let Core { keyspace, state, .. } = core;
     let now_us = state.now.boot_us;
@@ -89,6 +90,9 @@ fn tell_cost(core: &mut Core) {
     let refused = state.stats.out_of_memory_errors();
     // CONFIG RESETSTAT counts from zero again.
     let before = told.map_or(0, |told| told.refused).min(refused);
+    if refused == before && keyspace.eviction.untold.is_empty() {
+        return;
+    }
     keyspace.eviction.told = Some(Told { at_us: now_us, refused });
     let untold = std::mem::take(&mut keyspace.eviction.untold);
     let kinds = by_type(&untold);
