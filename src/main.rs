@@ -333,18 +333,19 @@ impl Bar {
     }
 }
 
-/// The line of `--version`, in redis-server's format, which scripts parse: `v` is the Redis version
-/// announced to clients, as they choose features by it.
+/// The line of `--version`. Its first word has this server's own version. The words after it are
+/// redis-server's, which scripts parse: `v` is the Redis version announced to clients, as they
+/// choose features by it.
 fn version() -> String {
     let jemalloc = tikv_jemalloc_ctl::version::read().unwrap_or_default();
     let (commit, is_modified) = build::commit();
     format!(
-        "Latchkey server v={} sha={commit}:{is_modified} malloc=jemalloc-{} bits={} build={} latchkey={}",
+        "Latchkey/{version} server v={} sha={commit}:{is_modified} malloc=jemalloc-{} bits={} build={} latchkey={version}",
         String::from_utf8_lossy(&Config::default().redis_version),
         jemalloc.split('-').next().unwrap_or_default(),
         usize::BITS,
         build::id(),
-        build::VERSION,
+        version = build::VERSION,
     )
 }
 

@@ -146,8 +146,9 @@ fn the_version_has_the_fields_that_scripts_look_for() {
         shown.split(' ').skip(2).filter_map(|field| field.split_once('=')).collect();
     let names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
     assert_eq!(names, ["v", "sha", "malloc", "bits", "build", "latchkey"], "{shown}");
-    // As hiredis, redis-rs and roles of ansible read it: the number behind ` v=` is that of Redis.
-    assert!(shown.starts_with("Latchkey server v=7.2.4 sha="), "{shown}");
+    // As hiredis, redis-rs and roles of ansible read it: the third word has the number of Redis.
+    let own = env!("CARGO_PKG_VERSION");
+    assert!(shown.starts_with(&format!("Latchkey/{own} server v=7.2.4 sha=")), "{shown}");
     assert_eq!(shown, run(&["-v"], "").stdout.trim_end());
     let hexadecimal = |text: &str| text.bytes().all(|digit| digit.is_ascii_hexdigit());
     let (commit, is_modified) =
