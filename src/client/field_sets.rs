@@ -5,6 +5,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::sys::alloc::size_class;
+
 /// The fields of one set, in the order in which values are given. A server moves between threads.
 pub type Fields = Arc<[Box<[u8]>]>;
 
@@ -19,10 +21,12 @@ pub struct FieldSets {
     bytes: usize,
 }
 
-/// Approximate bytes of a set.
+/// Approximate bytes of a set. A table that has just grown is half empty.
 fn bytes_of(name: &[u8], fields: &[Box<[u8]>]) -> usize {
-    let strings = fields.iter().map(|field| size_of_val(field) + field.len()).sum::<usize>();
-    size_of::<(Box<[u8]>, Fields)>() + name.len() + strings
+    let text = |text: &[u8]| if text.is_empty() { 0 } else { size_class(text.len()) };
+    let texts = text(name) + fields.iter().map(|field| text(field)).sum::<usize>();
+    let counts = 2 * size_of::<usize>();
+    2 * size_of::<(Box<[u8]>, Fields)>() + size_class(counts + size_of_val(fields)) + texts
 }
 
 impl FieldSets {

@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use crate::client::field_sets::FieldSets;
 use crate::clock::Expiry;
 use crate::command::hash::limits;
+use crate::command::help::help_from_specs;
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::state::context::{CommandResult, Context, Origin, Outcome};
@@ -31,6 +32,8 @@ pub const COMMANDS: &[CommandSpec] = &[
             .docs("fieldset", "Forgets the names of fields.", "O(N) where N is the number of fields"),
         himport("DISCARDALL", discard_all).exactly(2).tips(&["request_policy:all_shards"])
             .docs("", "Forgets all names of fields of this connection.", "O(N) where N is the number of fields"),
+        spec("HELP", help_from_specs).exactly(2).flags(Flags::LOADING_STALE).group(Group::Hash).since("8.10.0")
+            .docs("", "Prints this help.", "O(1)"),
     ]).group(Group::Hash).since("8.10.0")
         .docs("", "Commands that set hashes with the same fields.", "Depends on the subcommand"),
 ];

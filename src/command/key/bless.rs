@@ -3,6 +3,7 @@
 //! A blessing lasts as long as its key: another value, a deadline and another name do not end it.
 //! It is kept in the key's access bits (`keyspace/evict.rs`).
 
+use crate::command::help::help_from_specs;
 use crate::command::key::scan::{is_alive, reply_scanned, scan_cursor};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
@@ -27,6 +28,7 @@ pub const COMMANDS: &[CommandSpec] = &[
             .tips(&["nondeterministic_output", "request_policy:special"])
             .docs("cursor NO-EVICT [COUNT count]", "Iterates over the protected keys of the database, some in each call.",
                 "O(COUNT) for each call, O(N) for the whole walk, N being the number of all keys"),
+        bless("HELP", help_from_specs).exactly(2).flags(Flags::LOADING_STALE).docs("", "Prints this help.", "O(1)"),
     ]).since("8.12.0")
         .docs("", "Commands about keys that are never evicted.", "Depends on the subcommand"),
 ];
