@@ -7,7 +7,7 @@ PEERS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := build
-.PHONY: build help run check deny test bench bench-peers bench-locks bench-cluster bench-guard peer peer-redis8 peer-valkey public-scripts clients cluster mixed-cluster crash crossings random failover locks sentinel simulate fuzz miri doc install uninstall page dist dist-check recipes tag-check release image image-static package-test package-tools
+.PHONY: build help run check deny test bench bench-peers bench-locks bench-cluster bench-guard peer peer-redis8 peer-valkey public-scripts clients cluster mixed-cluster crash crossings random failover locks sentinel simulate upgrade fuzz miri doc install uninstall page dist dist-check recipes tag-check release image image-static package-test package-tools
 
 # Kernels of arm64 have pages of 4, 16 or 64 KB; an allocator that is built for one size serves it and the smaller ones.
 MACHINE := $(shell uname -m)
@@ -81,6 +81,9 @@ crash: build ## kills a server under load for a minute and looks for answered wr
 
 failover: build ## three nodes, three redis-sentinels, 20 failovers under load; ARGS="--binary PATH --rounds 4 --config 'NAME VALUE' --clients redis-py,go-redis,jedis,lettuce"
 	tests/failover/run --binary $(TARGET)/release/latchkey $(ARGS)
+
+upgrade: ## earlier versions, built from their commits, and this one take turns in a folder, and follow each other
+	tests/upgrade/run
 
 locks: build ## locks under kills, pauses, clock steps, restarts and failovers; ARGS="--only L1,L5 --seconds 60 --seed 7", "--list"
 	tests/locks/run --binary $(TARGET)/release/latchkey $(ARGS)

@@ -24,14 +24,14 @@ fn start(dir: &Path, lines: &[&str]) -> TestServer {
     TestServer::start(&all)
 }
 
-fn ok(client: &mut Client, line: &str) {
+pub fn ok(client: &mut Client, line: &str) {
     let reply = client.call(&line.split(' ').collect::<Vec<_>>());
     assert!(!matches!(reply, Reply::Error(_)), "{line}: {}", reply.show());
 }
 
 /// Something of each type and encoding, three databases, deadlines of keys and fields, a library of
-/// functions, locks.
-fn fill(client: &mut Client) {
+/// functions.
+pub fn fill_data(client: &mut Client) {
     dump::fill(client);
     ok(client, &format!("SET session x PXAT {LATER}"));
     ok(client, &format!("HPEXPIREAT hash {LATER} FIELDS 2 f empty"));
@@ -42,6 +42,10 @@ fn fill(client: &mut Client) {
     }
     ok(client, "SELECT 0");
     client.call(&["FUNCTION", "LOAD", LIBRARY]);
+}
+
+/// Locks and permits that are held.
+pub fn fill_locks(client: &mut Client) {
     // For longer than anybody will load this: 70 years.
     ok(client, "LOCK.ACQUIRE lock:held worker PX 2000000000000");
     ok(client, "LOCK.ACQUIRE lock:read worker PX 2000000000000 SHARED");
@@ -49,7 +53,7 @@ fn fill(client: &mut Client) {
 }
 
 /// A line that changes if anything of the data does.
-fn shown(client: &mut Client) -> String {
+pub fn shown(client: &mut Client) -> String {
     let mut shown = Vec::new();
     for line in [
         "DEBUG DIGEST",
@@ -69,7 +73,8 @@ fn write(dir: &Path) {
     std::fs::create_dir_all(dir).expect("a folder");
     let server = start(dir, &["appendonly yes"]);
     let mut client = server.connect();
-    fill(&mut client);
+    fill_data(&mut client);
+    fill_locks(&mut client);
     ok(&mut client, "BGREWRITEAOF");
     wait_for("the rewrite", || {
         server.settle();

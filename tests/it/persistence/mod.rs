@@ -10,3 +10,4 @@ mod rdb_grammar;
 mod reload;
 mod restarts;
 mod shared_values;
+mod upgrade;
