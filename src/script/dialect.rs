@@ -320,8 +320,8 @@ impl<'a> Pass<'a> {
         let rest = &self.source[self.at..];
         let mut len =
             rest.iter().take_while(|byte| byte.is_ascii_digit() || **byte == b'.').count();
-        // Lua 5.1 takes a NUL for an exponent's letter and for its sign, and converts the text up to
-        // the first NUL: `1\0+2` is 1.
+        // Lua 5.1 takes a NUL for an exponent's letter and for its sign, and converts the text up
+        // to the first NUL: `1\0+2` is 1.
         if matches!(rest.get(len), Some(b'e' | b'E' | 0)) {
             len += 1 + usize::from(matches!(rest.get(len + 1), Some(b'+' | b'-' | 0)));
         }

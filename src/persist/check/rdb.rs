@@ -2,8 +2,8 @@
 //!
 //! Every record is read and every value decoded, as the server does when it loads a file: a file
 //! that passes here can be loaded, unless a library of functions in it does not compile, which is
-//! not tried here. The output and exit codes are those of `redis-check-rdb` 7.0.15, on which scripts
-//! rely, except the texts of faults, which are the decoder's. Nothing is ever changed.
+//! not tried here. The output and exit codes are those of `redis-check-rdb` 7.0.15, on which
+//! scripts rely, except the texts of faults, which are the decoder's. Nothing is ever changed.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};

@@ -325,8 +325,8 @@ fn end_loading(state: &mut State) {
     state.refresh_fast_path();
 }
 
-/// Replaces the function libraries. One that does not compile is skipped and logged. Returns whether
-/// all have compiled.
+/// Replaces the function libraries. One that does not compile is skipped and logged. Returns
+/// whether all have compiled.
 fn take_functions(core: &mut Core, texts: &[Vec<u8>]) -> bool {
     let mut is_whole = true;
     if let Some(mut engine) = core.state.take_engine() {
