@@ -7,7 +7,7 @@ PEERS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := build
-.PHONY: build help run check deny test bench bench-peers bench-locks bench-cluster bench-guard peer peer-redis8 peer-valkey public-scripts clients cluster mixed-cluster crash crossings random failover locks sentinel simulate upgrade fuzz miri doc install uninstall page dist dist-check recipes tag-check release image image-static package-test package-tools
+.PHONY: build help run check deny test bench bench-peers bench-locks bench-queues bench-cluster bench-guard peer peer-redis8 peer-valkey public-scripts clients cluster mixed-cluster crash crossings random failover locks sentinel simulate linearizable upgrade fuzz miri doc install uninstall page dist dist-check recipes tag-check release image image-static package-test package-tools
 
 # Kernels of arm64 have pages of 4, 16 or 64 KB; an allocator that is built for one size serves it and the smaller ones.
 MACHINE := $(shell uname -m)
@@ -54,6 +54,9 @@ bench-locks: build ## hand-over, memory and leases of locks beside Redisson, red
 	$(CARGO) build --release --manifest-path benches/peers/Cargo.toml --target-dir $(TARGET)/peers
 	PEERS="$(PEERS)" benches/locks/run $(TARGET)/peers/release/bench-peers $(TARGET)/release/latchkey --out docs $(ARGS)
 
+bench-queues: build ## CPU a job beside BullMQ, asynq and Sidekiq's commands, and alarms among millions; ARGS="--only alarms --scale 10"
+	PEERS="$(PEERS)" benches/queues/run $(TARGET)/release/latchkey $(ARGS)
+
 bench-cluster: build ## memory and CPU of a cluster, its gaps and moves of slots, beside Redis and Valkey
 	PEERS="$(PEERS)" benches/cluster/run $(TARGET)/release/latchkey $(ARGS)
 
@@ -81,6 +84,10 @@ crash: build ## kills a server under load for a minute and looks for answered wr
 
 failover: build ## three nodes, three redis-sentinels, 20 failovers under load; ARGS="--binary PATH --rounds 4 --config 'NAME VALUE' --clients redis-py,go-redis,jedis,lettuce"
 	tests/failover/run --binary $(TARGET)/release/latchkey $(ARGS)
+
+linearizable: ## registers, locks and queues under kills, pauses and changes of the primary, judged by porcupine (needs go); ARGS="-plants", "-only lock,kills -rounds 50"
+	$(CARGO) build
+	cd tests/linearizable && go run . -server $(abspath $(TARGET))/debug/latchkey $(ARGS)
 
 upgrade: ## earlier versions, built from their commits, and this one take turns in a folder, and follow each other
 	tests/upgrade/run

@@ -25,7 +25,7 @@ pub const COMMANDS: &[CommandSpec] = &[
 /// The most entries that one command buries.
 const BURIED_MAX: usize = 100;
 /// The most pending entries without data, or that cannot be buried now, that it meets.
-const PASSED_MAX: usize = 1000;
+pub(super) const PASSED_MAX: usize = 1000;
 /// The entries that XREDRIVE moves, and the most that it may.
 const REDRIVEN: usize = 100;
 const REDRIVEN_MAX: usize = 1000;

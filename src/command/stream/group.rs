@@ -103,6 +103,12 @@ pub(super) fn check_reader(ctx: &Context<'_>, name: &[u8]) -> Result<(), Command
     if is_reserved && !ctx.is_repeated() { Err(RESERVED) } else { Ok(()) }
 }
 
+/// Whether the command has run before: here, at the primary, or at the source from which the key's
+/// slot comes.
+fn is_repeated(ctx: &Context<'_>, key: &[u8]) -> bool {
+    ctx.is_repeated() || ctx.core.keyspace.is_hidden(key)
+}
+
 // ---- XGROUP -------------------------------------------------------------------------------------
 
 /// The options of CREATE and SETID.
@@ -248,7 +254,7 @@ fn destroy(ctx: &mut Context<'_>) -> CommandResult {
 fn create_consumer(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find_group(ctx)?;
     let (name, now_ms) = (ctx.args.get(4), ctx.core.state.now.unix().0);
-    let was_seen_then = ctx.is_repeated();
+    let was_seen_then = is_repeated(ctx, ctx.args.get(2));
     if name == RELEASED && !was_seen_then {
         return Err(RESERVED);
     }
@@ -273,7 +279,7 @@ fn delete_consumer(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find_group(ctx)?;
     let (key, name) = (ctx.args.get(2), ctx.args.get(4));
     // Released entries have no consumer that clients know.
-    let is_hidden = name == RELEASED && !ctx.is_repeated();
+    let is_hidden = name == RELEASED && !is_repeated(ctx, key);
     let mut claims = Claims::new(ctx, key, ctx.args.get(3));
     let unix_ms = ctx.core.state.now.unix().0;
     let (entries, groups) = ctx.core.keyspace.groups_mut(slot)?;
@@ -730,9 +736,11 @@ fn xclaim(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find_read(ctx)?.ok_or_else(|| no_key_or_group(key, name, ""))?;
     let now_ms = ctx.core.keyspace.lease_ms();
     // A repeated command is exact: the named consumer has claimed the entry, or it was deleted.
-    let is_repeated = ctx.is_repeated();
+    let is_repeated = is_repeated(ctx, key);
     let options = ClaimOptions::parse(ctx.args, ctx.core.state.now.unix().0, is_repeated)?;
-    check_reader(ctx, ctx.args.get(3))?;
+    if !is_repeated {
+        check_reader(ctx, ctx.args.get(3))?;
+    }
     let shift_ms = ctx.core.keyspace.lease_shift_ms();
     let delivered_ms = options.delivered_ms.map_or(now_ms, |at_ms| shifted(at_ms, -shift_ms));
     let mut claimant = Claimant::new(ctx, options.just_id);

@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 
+use super::bury::PASSED_MAX;
 use super::group::{NOT_IDLE, check_reader, no_key_or_group};
 use crate::command::stream::claims::Claims;
 use crate::command::stream::jobs::JobOptions;
@@ -277,6 +278,12 @@ impl<'a> ReadRequest<'a> {
         parse: impl FnMut(usize) -> Result<Source, CommandError>,
     ) -> Result<SmallVec<[Source; 1]>, CommandError> {
         (self.keys_at..self.keys_at + self.streams).map(parse).collect()
+    }
+
+    /// Whether the client waits if it gets nothing, and so continues in the next turn.
+    fn may_wait(&self, ctx: &Context<'_>) -> bool {
+        let is_alone = matches!(ctx.origin, Origin::Client | Origin::Woken(_));
+        self.block.is_some() && is_alone && ctx.caller.client().is_some()
     }
 
     /// The most entries of a stream in a reply.
@@ -608,7 +615,8 @@ fn read_woken(
     {
         let (entries, groups) = ctx.core.keyspace.groups_mut(slot)?;
         let there = groups.get_mut(group);
-        claims = there.map(|group| claimable(group, entries, (now_ms, idle_ms), most));
+        let times = (now_ms, idle_ms);
+        claims = there.map(|group| claimable(group, entries, times, (most, PASSED_MAX)));
     }
     let is_claimed = claims.as_ref().is_some_and(|claims| !claims.is_empty());
     if is_paused || !is_unread && !is_claimed {
@@ -644,6 +652,7 @@ fn serve_group(
     let is_always_seen = ctx.core.state.config.reports_7_2();
     let counting = counting(ctx);
     let key = ctx.key(source.key_at);
+    let passed_max = if request.may_wait(ctx) { PASSED_MAX } else { usize::MAX };
     let mut claims = Claims::new(ctx, key.bytes, group);
     let (entries, groups) = ctx.core.keyspace.groups_mut(serving.slot)?;
     let Some(group) = groups.get_mut(group) else { return Ok(false) };
@@ -660,7 +669,7 @@ fn serve_group(
     let claimed = match (idle_ms, serving.claims.take()) {
         (Some(_), Some(claims)) => claims,
         (Some(idle_ms), None) if has_room && !group.is_paused() => {
-            claimable(group, entries, (now_ms, idle_ms), most)
+            claimable(group, entries, (now_ms, idle_ms), (most, passed_max))
         }
         _ => Vec::new(),
     };
@@ -737,17 +746,17 @@ fn serve_group(
 }
 
 /// The group's pending entries that may be claimed, in their order: at most `limit`. Entries that
-/// were deleted are left out, and are not met again.
+/// were deleted are left out, and are not met again; it ends after `passed_max` of these.
 fn claimable(
     group: &mut Group,
     entries: &Entries,
     (now_ms, idle_ms): (i64, i64),
-    limit: usize,
+    (limit, passed_max): (usize, usize),
 ) -> Vec<StreamId> {
     group.settle_future(now_ms);
     let (mut claims, mut gone) = (Vec::new(), Vec::new());
     for (id, _) in group.claimable(now_ms, now_ms.saturating_sub(idle_ms)) {
-        if claims.len() == limit {
+        if claims.len() == limit || gone.len() == passed_max {
             break;
         }
         if entries.contains(id) { claims.push(id) } else { gone.push(id) }

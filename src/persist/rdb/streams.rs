@@ -280,7 +280,7 @@ fn read_group(reader: &mut Reader<'_>, value_type: u8, entries: &Entries) -> Dec
     for Unassigned { id, delivered_ms, deliveries, consumer } in pending {
         // Nobody would see an entry without a consumer. In a group that has one it can be claimed.
         let Some(consumer) = consumer.or(first_consumer) else { continue };
-        group.assign(id, Pending { consumer, delivered_ms, deliveries });
+        group.load(id, Pending { consumer, delivered_ms, deliveries });
     }
     group.settle_loaded(0);
     Ok(group)

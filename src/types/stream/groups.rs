@@ -31,8 +31,8 @@ pub const PAUSED: &[u8] = b":paused";
 /// Positions of released entries are lower; a Unix time in milliseconds is higher, since 2004.
 const POSITIONS: i64 = 1 << 40;
 
-/// The least number of pending entries for which a loaded group orders them at once: a client shall
-/// not wait for that later.
+/// The least number of pending entries for which a group orders them at once, even if nobody has
+/// claimed yet: clients shall not wait for that later.
 const ORDERED_FROM: usize = 1000;
 
 /// A consumer's index in its group. Not reused while the group exists.
@@ -89,7 +89,7 @@ pub struct Group {
     /// The consumer that holds released entries.
     holder: Option<ConsumerId>,
     is_paused: bool,
-    /// None until somebody asks for an order.
+    /// None until somebody asks for an order, or there are [`ORDERED_FROM`] entries.
     by_time: Option<ByTime>,
     /// The position of the next released entry; None until one is released.
     next_release: Option<i64>,
@@ -311,6 +311,12 @@ impl Group {
 
     /// Assigns an entry to a consumer as pending, taking it from any other.
     pub fn assign(&mut self, id: StreamId, pending: Pending) {
+        self.load(id, pending);
+        self.order_many();
+    }
+
+    /// As [`Group::assign`], for a group that is loaded: [`Group::settle_loaded`] ends that.
+    pub fn load(&mut self, id: StreamId, pending: Pending) {
         let before = self.pending.insert(id, pending);
         if let Some(by_time) = &mut self.by_time {
             if let Some(before) = before {
@@ -325,6 +331,12 @@ impl Group {
             self.consumer_mut(before.consumer).pending.remove(&id);
         }
         self.consumer_mut(pending.consumer).pending.insert(id, ());
+    }
+
+    fn order_many(&mut self) {
+        if self.by_time.is_none() && self.pending.len() >= ORDERED_FROM {
+            self.by_time();
+        }
     }
 
     /// Increments a pending entry's delivery count; returns its new state.
@@ -389,9 +401,7 @@ impl Group {
                 self.assign(id, Pending { delivered_ms, ..pending });
             }
         }
-        if self.pending.len() >= ORDERED_FROM {
-            self.by_time();
-        }
+        self.order_many();
     }
 
     /// Whether there may be entries for [`Group::settle_future`].

@@ -406,3 +406,15 @@ fn an_entry_like_the_others_takes_two_bytes_besides_its_value() {
     }
     assert!(entries.heap_bytes() < 10_000 * 15, "{}", entries.heap_bytes());
 }
+
+#[test]
+fn a_group_orders_its_entries_before_there_are_very_many() {
+    let mut group = Group::new(StreamId::MIN, None);
+    let (consumer, _) = group.meet_consumer(b"a", 0);
+    for number in 1..=2000 {
+        let pending = Pending { consumer, delivered_ms: number, deliveries: 1 };
+        group.assign(StreamId { ms: number as u64, seq: 0 }, pending);
+        let is_ordered = !group.may_have_future(2000);
+        assert_eq!(is_ordered, number >= 1000, "{number} entries");
+    }
+}

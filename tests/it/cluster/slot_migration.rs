@@ -521,3 +521,103 @@ fn a_target_that_starts_again_from_its_snapshot_deletes_the_keys_that_have_come(
     source.ok(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {}", target.id()));
     eventually("success", &[&source, &target], || field(&replica, "state") == "success");
 }
+
+/// A queue with a job of each state, and who waits there: a delayed job, one in work, one that was
+/// released for a while, and a group that is paused.
+fn queue(here: &mut Client, worker: &mut Client) {
+    let later = "ZADD {a}:later 4000000000000 delayed";
+    for line in [
+        "XGROUP CREATE {a}:jobs g 0 MKSTREAM",
+        "XGROUP CREATE {a}:jobs h 0",
+        "XGROUP CREATECONSUMER {a}:jobs h :paused",
+        "XADD {a}:jobs 1-0 data in-work",
+        "XADD {a}:jobs 2-0 data released",
+        "XREADGROUP GROUP g w1 STREAMS {a}:jobs >",
+        "XNACK {a}:jobs g FAIL IDS 1 2-0 OWNER w1 DELAY 600000",
+        later,
+    ] {
+        let reply = here.call(&line.split(' ').collect::<Vec<_>>());
+        assert!(!matches!(reply, Reply::Error(_)), "{line}: {}", reply.show());
+    }
+    worker.send(&WAITS.split(' ').collect::<Vec<_>>());
+    let mut blocked = || here.call(&["INFO", "clients"]).show().contains("blocked_clients:1");
+    crate::support::wait_for("a worker to wait", || blocked().then_some(()));
+}
+
+const WAITS: &str = "XREADGROUP GROUP g w2 BLOCK 0 CLAIM 3600000 DUE {a}:later UNIT MS \
+                     MAXDELIVERIES 5 DEADLETTER {a}:dead STREAMS {a}:jobs >";
+
+/// The queue is what it was, and works.
+fn check_queue(there: &mut Client, digests_before: &Reply) {
+    let names = ["{a}:jobs", "{a}:later"].map(str::to_owned);
+    assert_eq!(digests(there, &names), *digests_before);
+    let mut ask = |line: &str| there.call(&line.split(' ').collect::<Vec<_>>());
+    let pending = ask("XPENDING {a}:jobs g - + 10").show();
+    let Reply::Array(lines) = ask("XPENDING {a}:jobs g - + 10") else { panic!("{pending}") };
+    let parts: Vec<(String, i64)> = lines
+        .iter()
+        .map(|line| match line {
+            Reply::Array(parts) => match (&parts[1], &parts[2]) {
+                (Reply::Bulk(name), Reply::Integer(idle_ms)) => {
+                    (String::from_utf8_lossy(name).into_owned(), *idle_ms)
+                }
+                _ => panic!("{pending}"),
+            },
+            _ => panic!("{pending}"),
+        })
+        .collect();
+    assert_eq!(parts.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["w1", ""]);
+    assert!(parts[0].1 >= 0 && (-600_000..-500_000).contains(&parts[1].1), "{pending}");
+    // Paused, and resumed.
+    let read = "XREADGROUP GROUP h w COUNT 1 STREAMS {a}:jobs >";
+    assert_eq!(ask(read), Reply::NullArray);
+    ask("XGROUP DELCONSUMER {a}:jobs h :paused");
+    assert!(ask(read).show().contains("in-work"));
+    assert_eq!(ask("XGUARD {a}:jobs g w1 1-0"), Reply::Integer(1));
+    ask("ZADD {a}:later XX 0 delayed");
+    assert!(ask(&WAITS.replace(" BLOCK 0", "")).show().contains("delayed"));
+}
+
+fn of_queue(client: &mut Client) -> Reply {
+    digests(client, &["{a}:jobs", "{a}:later"].map(str::to_owned))
+}
+
+#[test]
+fn a_queue_moves_with_its_leases_pauses_and_delayed_jobs() {
+    let [source, target] = pair();
+    let (mut here, mut there) = (source.connect(), target.connect());
+    let mut worker = source.connect();
+    queue(&mut here, &mut worker);
+    let (slot, before) = (slot_of_a(&source), of_queue(&mut here));
+    let order = format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {}", target.id());
+    source.ok(&order);
+    let mut told = None;
+    eventually("who waits to be told", &[&source, &target], || {
+        told = told.take().or_else(|| worker.try_message());
+        told.is_some()
+    });
+    let told = told.map_or(String::new(), |reply| reply.show());
+    assert!(told.contains(&format!("MOVED {slot}")), "{told}");
+    check_queue(&mut there, &before);
+}
+
+#[test]
+fn a_queue_moves_by_migrate_and_who_waits_is_sent_after_it() {
+    let [source, target] = pair();
+    let (mut here, mut there) = (source.connect(), target.connect());
+    let mut worker = source.connect();
+    queue(&mut here, &mut worker);
+    let (slot, before) = (slot_of_a(&source), of_queue(&mut here));
+    target.ok(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", source.id()));
+    source.ok(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", target.id()));
+    let port = target.address.port().to_string();
+    let keys = ["{a}:jobs", "{a}:later"];
+    let request = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS", keys[0], keys[1]];
+    assert_eq!(here.call(&request), ok());
+    for node in [&target, &source] {
+        node.ok(&format!("CLUSTER SETSLOT {slot} NODE {}", target.id()));
+    }
+    let told = worker.reply().expect("who waits is told").show();
+    assert!(["MOVED", "ASK", "NOGROUP"].iter().any(|word| told.contains(word)), "{told}");
+    check_queue(&mut there, &before);
+}

@@ -27,7 +27,6 @@ const NEVER: &[(&str, &str)] = &[
     ("lock.acquire/milliseconds_milliseconds/ASYNC", "needs RESP3"),
     ("lock.macquire/milliseconds_milliseconds/ASYNC", "needs RESP3"),
     ("wait/numreplicas_all/ALL", "needs a replica"),
-    ("himport|set/value...", "needs as many values as the fields that were prepared"),
     ("latency|graph", "nothing takes long where the clock stands still"),
 ];
 

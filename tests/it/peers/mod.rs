@@ -6,5 +6,6 @@ mod config;
 mod differential;
 pub(crate) mod effects;
 mod files;
+mod queues;
 mod rdb;
 mod scripts;

@@ -1,3 +1,4 @@
 //! Queues without scripts: streams with groups, delayed jobs, dead letters (docs/queues.md).
 
+mod costs;
 mod model;
