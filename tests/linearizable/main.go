@@ -258,11 +258,11 @@ func read(path string) (history []op) {
 	return history
 }
 
-// run returns the worst verdict of a scenario's rounds.
+// run returns Illegal if a history of a scenario is, Unknown if none could be judged in time, and Ok.
 func run(program, subject, disturbance, plant, folder string, rounds int, seed uint64) porcupine.CheckResult {
 	w := newWorld(program, disturbance, plant, seed)
 	defer w.end()
-	worst, total, unknown := porcupine.Ok, 0, 0
+	result, judged, total, unknown := porcupine.Unknown, 0, 0, 0
 	for round := range rounds {
 		history := w.history(subject, disturbance, plant, round)
 		for _, o := range history {
@@ -276,16 +276,20 @@ func run(program, subject, disturbance, plant, folder string, rounds int, seed u
 		if folder != "" {
 			write(folder, name, history)
 		}
-		if verdict != porcupine.Ok {
-			worst = verdict
+		if verdict == porcupine.Illegal {
+			result = verdict
 			if plant == "" && folder == "" {
 				fmt.Println("the history is in", write(os.TempDir(), name, history))
 			}
 			break
 		}
+		if verdict == porcupine.Ok {
+			result = verdict
+			judged++
+		}
 	}
-	fmt.Printf("%-9s %-10s %-11s %5d %8d %8d  %s\n", subject, disturbance, plant, rounds, total, unknown, worst)
-	return worst
+	fmt.Printf("%-9s %-10s %-11s %5d %6d %8d %8d  %s\n", subject, disturbance, plant, rounds, judged, total, unknown, result)
+	return result
 }
 
 func main() {
@@ -303,7 +307,7 @@ func main() {
 		fmt.Println(len(history), "operations:", judge(subject, history))
 		return
 	}
-	fmt.Printf("seed %d\n%-9s %-10s %-11s %5s %8s %8s  verdict\n", *seed, "", "", "planted", "runs", "requests", "unknown")
+	fmt.Printf("seed %d\n%-9s %-10s %-11s %5s %6s %8s %8s  verdict\n", *seed, "", "", "planted", "runs", "judged", "requests", "unknown")
 	failed := false
 	if *plants {
 		for _, scenario := range [][3]string{{"register", "kills", "no-log"}, {"lock", "kills", "no-log"}, {"queue", "kills", "no-log"},
