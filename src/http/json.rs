@@ -5,7 +5,7 @@ use std::fmt::{Display, Write};
 use crate::resp::percent::percent_encoded;
 
 /// Bytes of the longest text that is shown in full; a longer one is cut.
-const TEXT_BYTES_MAX: usize = 1024;
+pub const TEXT_BYTES_MAX: usize = 1024;
 /// Bytes of the longest text among those that are shown in full or not at all: a request's head has
 /// room for it.
 pub const WHOLE_BYTES_MAX: usize = 6 * 1024;

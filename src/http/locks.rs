@@ -478,7 +478,7 @@ pub fn redis_cli(state: &State, database: DbIndex) -> String {
 }
 
 /// A name quoted for a shell, whatever its bytes: people copy the command.
-fn shell_word(name: &[u8]) -> String {
+pub fn shell_word(name: &[u8]) -> String {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_:./@%+,=-".contains(byte);
     match std::str::from_utf8(name) {
         Ok(text) if !name.is_empty() && name.iter().all(is_plain) => text.to_owned(),

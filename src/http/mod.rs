@@ -5,14 +5,15 @@
 //! which answers the requests that have arrived; nested turns do so too, so that operators can see
 //! the reason when a busy script, a load or a pause blocks the server. `access` checks permissions,
 //! `ready` answers probes, `json` writes JSON, `routes` has all paths. The answers to `/api`:
-//! `locks`, `waiting`, `queues`, `commands` (slow ones, latency), `people` (clients), `cluster`,
-//! `overview`. `page` is the page itself.
+//! `locks`, `waiting`, `queues` (with `care`: warnings), `commands` (slow ones, latency), `people`
+//! (clients), `cluster`, `overview`. `page` is the page itself.
 //!
 //! The cost of an answer is bounded: figures are updated as they change, lists are slices cut by an
 //! index, and an answer that must visit all locks does so in slices, some in each turn
 //! ([`Answer::Later`]).
 
 mod access;
+mod care;
 mod cluster;
 mod commands;
 pub(crate) mod json;

@@ -1,10 +1,12 @@
-//! `/api/queues`: lists, sorted sets and streams that clients wait for, or that `page-keys` names.
+//! `/api/queues`: lists, sorted sets and streams that clients wait for, or that `page-keys` names,
+//! and streams with groups.
 
 use std::collections::BTreeSet;
 
 use super::access::Rights;
-use super::json::{BYTES_MAX, Json, id};
-use super::locks::{json_response, limit};
+use super::care::{Care, Place as CarePlace};
+use super::json::{BYTES_MAX, Json, TEXT_BYTES_MAX, id};
+use super::locks::{json_response, limit, redis_cli};
 use crate::collections::glob;
 use crate::collections::score_tree::Place;
 use crate::collections::table::ValueRef;
@@ -22,6 +24,8 @@ use crate::types::{Collection, Value, type_name};
 
 /// Keys that `page-keys` may name.
 const NAMED_MAX: usize = 100;
+/// Streams with groups that are shown though nothing names them, the longest.
+const STREAMS_MAX: usize = 100;
 /// Keys compared with patterns in one turn of the periodic work.
 const LOOKS: usize = 2000;
 /// Keys with waiting clients that are compared with patterns once in a round.
@@ -87,11 +91,7 @@ fn look(keyspace: &Keyspace, database: DbIndex, key: &[u8]) -> Queue {
         return Queue { length: list.len() as u64, ..queue };
     }
     if let Some(set) = SortedSet::view(value) {
-        let oldest_ms = set.first().and_then(|(score, _)| match score {
-            score if !(1e9..1e16).contains(&score) => None,
-            score if score < MILLISECONDS_FROM => Some((score * 1000.0) as i64),
-            score => Some(score as i64),
-        });
+        let oldest_ms = set.first().and_then(|(score, _)| unix_ms_of(score));
         let now_ms = keyspace.now().unix().0;
         let overdue = set.first().filter(|_| oldest_ms.is_some()).map(|(score, _)| {
             let is_in_seconds = score < MILLISECONDS_FROM;
@@ -103,6 +103,15 @@ fn look(keyspace: &Keyspace, database: DbIndex, key: &[u8]) -> Queue {
     match value {
         ValueRef::Object(Value::Stream(stream)) => of_stream(queue, stream, keyspace.lease_ms()),
         _ => queue,
+    }
+}
+
+/// The time that a score stands for, if it does. Unit: Unix milliseconds.
+fn unix_ms_of(score: f64) -> Option<i64> {
+    match score {
+        score if !(1e9..1e16).contains(&score) => None,
+        score if score < MILLISECONDS_FROM => Some((score * 1000.0) as i64),
+        score => Some(score as i64),
     }
 }
 
@@ -136,22 +145,33 @@ fn named(state: &State) -> BTreeSet<&[u8]> {
     plain.map(Vec::as_slice).chain(found).take(NAMED_MAX).collect()
 }
 
-/// Compares some further keys with the patterns of `page-keys`, and after the last of them the keys
-/// that clients wait for, which may be empty. Call this in the periodic work.
+/// Looks for streams with groups among some further keys, and compares them with the patterns of
+/// `page-keys`; after the last of them the keys that clients wait for, which may be empty. Call
+/// this in the periodic work.
 pub fn look_for_named(core: &mut Core) {
     let keys = &mut core.state.page_keys;
     if keys.patterns != core.state.config.page_keys {
         *keys = PageKeys { patterns: core.state.config.page_keys.clone(), ..PageKeys::default() };
     }
-    if !core.state.net.http.is_listening() || !keys.patterns.iter().any(|name| is_pattern(name)) {
+    if !core.state.net.http.is_listening() {
         return;
     }
     let mut left = LOOKS;
     while left > 0 {
         let (patterns, found) = (&keys.patterns, &mut keys.of_this_round);
+        let streams = &mut keys.streams_of_this_round;
         let mut looked = 0;
         keys.cursor = core.keyspace.table_of(DbIndex::ZERO).scan(keys.cursor, left, |entry| {
             looked += 1;
+            if let ValueRef::Object(Value::Stream(stream)) = entry.value()
+                && !stream.groups.is_empty()
+                && !core.keyspace.is_hidden(entry.key())
+            {
+                streams.insert((stream.entries().len(), entry.key().into()));
+                if streams.len() > STREAMS_MAX {
+                    streams.pop_first();
+                }
+            }
             let is_queue = matches!(type_name(entry.value()), "list" | "zset" | "stream")
                 && !core.keyspace.is_hidden(entry.key());
             if is_queue && found.len() < NAMED_MAX && is_named_by(patterns, entry.key()) {
@@ -168,6 +188,7 @@ pub fn look_for_named(core: &mut Core) {
                 }
             }
             keys.found = std::mem::take(&mut keys.of_this_round);
+            keys.streams = std::mem::take(&mut keys.streams_of_this_round);
             return;
         }
     }
@@ -182,12 +203,42 @@ fn is_pattern(name: &[u8]) -> bool {
     name.iter().any(|byte| b"*?[\\".contains(byte))
 }
 
-/// `/api/queues?limit=`: the queues that clients wait for, and the named ones of database 0.
+/// Looks for what is wrong with a queue.
+fn care(core: &Core, database: DbIndex, key: &[u8], waiting: usize) -> Care {
+    let (keyspace, mut care) = (&core.keyspace, Care::default());
+    let there = keyspace.entry_quietly(database, key);
+    let Some(entry) = there.filter(|entry| !keyspace.is_hidden(entry.key())) else { return care };
+    let cli = redis_cli(&core.state, database);
+    let unix_ms = core.state.now.unix().0;
+    let place = CarePlace { cli: &cli, key, waiting, unix_ms };
+    if let ValueRef::Object(Value::Stream(stream)) = entry.value() {
+        for (name, group) in stream.groups.iter().take(GROUPS_MAX) {
+            let ready = stream.entries().lag(group.last, group.read, Counting::Redis);
+            care.look_at_group(&place, name, group, ready);
+        }
+    } else if let Some((score, member)) = SortedSet::view(entry.value()).and_then(|set| set.first())
+        && let Some(due_ms) = unix_ms_of(score)
+    {
+        care.look_at_due(&place, member.as_ref(), due_ms);
+    }
+    let config = &core.state.config;
+    let is_spared = keyspace.is_spared(database, &entry);
+    care.look_at_eviction(config.maxmemory_policy, config.maxmemory, is_spared);
+    care
+}
+
+/// `/api/queues?limit=`: the queues that clients wait for, the named ones of database 0, and
+/// streams with groups.
 pub fn list(core: &mut Core, rights: &Rights, request: &Request) -> Response {
     let limit = limit(request);
     let mut found: BTreeSet<(DbIndex, Box<[u8]>)> =
         named(&core.state).into_iter().map(|key| (DbIndex::ZERO, key.into())).collect();
     let mut has_more = false;
+    for (_, key) in core.state.page_keys.streams.iter().rev() {
+        if found.len() < limit {
+            found.insert((DbIndex::ZERO, key.clone()));
+        }
+    }
     for (database, key) in core.keyspace.waiting.keys_for(&WANTED) {
         let name = (database, key.into());
         if found.len() >= limit && !found.contains(&name) {
@@ -240,6 +291,16 @@ pub fn list(core: &mut Core, rights: &Rights, request: &Request) -> Response {
             json.close('}');
         }
         json.close(']');
+        let care = care(core, database, key, queue.consumers);
+        for (name, texts) in [("warnings", &care.warnings), ("commands", &care.commands)] {
+            json.name(name);
+            json.open('[');
+            // A command that is cut would do something else.
+            for text in texts.iter().filter(|text| text.len() <= TEXT_BYTES_MAX) {
+                json.text(text.as_bytes());
+            }
+            json.close(']');
+        }
         json.close('}');
     }
     json.close(']');

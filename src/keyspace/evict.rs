@@ -344,7 +344,7 @@ impl Keyspace {
     /// Whether a key is spared: it is a lock or a semaphore, or blessed, its slot is hidden, or
     /// `maxmemory-protect` names it. A slot's present owner decides about keys that are still
     /// coming here.
-    fn is_spared(&self, database: DbIndex, entry: &Entry<'_, Value>) -> bool {
+    pub fn is_spared(&self, database: DbIndex, entry: &Entry<'_, Value>) -> bool {
         let is_protected = |pattern: &Vec<u8>| glob::matches(pattern, entry.key(), false);
         if entry.access() == BLESSED
             || self.is_hidden(entry.key())

@@ -25,8 +25,8 @@ pub struct HttpJob {
     pub last: Option<Place>,
 }
 
-/// The keys of database 0 that match the patterns of `page-keys`, found by repeated walks over all
-/// keys.
+/// The keys of database 0 that match the patterns of `page-keys`, and streams with groups, found by
+/// repeated walks over all keys.
 #[derive(Debug, Default)]
 pub struct PageKeys {
     /// The value of `page-keys` for which the keys are searched.
@@ -36,6 +36,9 @@ pub struct PageKeys {
     /// The keys found in the last complete round, and in the present one.
     pub found: BTreeSet<Box<[u8]>>,
     pub of_this_round: BTreeSet<Box<[u8]>>,
+    /// The longest streams that have groups, likewise, with their lengths.
+    pub streams: BTreeSet<(u64, Box<[u8]>)>,
+    pub streams_of_this_round: BTreeSet<(u64, Box<[u8]>)>,
 }
 
 /// Locks whose names begin alike.

@@ -552,6 +552,57 @@ fn named_queues_are_told_with_their_keys() {
 }
 
 #[test]
+fn streams_with_groups_are_told_with_warnings_and_commands() {
+    let (server, address) = start(&[]);
+    let mut client = server.connect();
+    let mut run = |lines: &[&str]| {
+        for line in lines {
+            let shown = client.call(&line.split(' ').collect::<Vec<_>>()).show();
+            assert!(!shown.contains("(error)"), "{line}: {shown}");
+        }
+    };
+    run(&["XADD alone * f v", "XGROUP CREATE {jobs} it's $ MKSTREAM", "XADD {jobs} * f v"]);
+    let queues = || get(address, "/api/queues").body;
+    let see = |what: &str| {
+        wait_for(what, || {
+            server.step(100_000);
+            queues().contains(what).then_some(())
+        });
+    };
+    see("\"key\":\"{jobs}\"");
+    see("group it's: 1 entries, and nobody reads");
+    see("XGROUP CREATECONSUMER '{jobs}' 'it'\\\\''s' :paused\"");
+    assert!(!queues().contains("alone"));
+    run(&["XREADGROUP GROUP it's w1 STREAMS {jobs} >", "XADD {jobs} * f v"]);
+    assert!(!queues().contains("nobody reads"), "{}", queues());
+    server.advance(61_000_000);
+    see("consumer w1 holds 1 entries and has not read for 61 s");
+    see("XGROUP DELCONSUMER '{jobs}' 'it'\\\\''s' w1 RELEASE\"");
+    run(&["XGROUP CREATECONSUMER {jobs} it's :paused"]);
+    see("group it's is paused");
+    assert!(!queues().contains("nobody reads"), "{}", queues());
+    run(&["XGROUP DELCONSUMER {jobs} it's :paused", "CONFIG SET maxmemory 100mb"]);
+    assert!(!queues().contains("is paused") && !queues().contains("evicted"), "{}", queues());
+    run(&["CONFIG SET maxmemory-policy allkeys-lru"]);
+    see("it may be evicted as a whole (allkeys-lru)");
+    run(&["CONFIG SET maxmemory-protect {jobs}*"]);
+    assert!(!queues().contains("evicted"), "{}", queues());
+    let read =
+        "XREADGROUP GROUP it's w2 CLAIM 1 MAXDELIVERIES 1 DEADLETTER {jobs}:dead STREAMS {jobs} >";
+    run(&[read]);
+    see("group it's: 1 dead letters since the start");
+    see("XREDRIVE DEADLETTERS '{jobs}' COUNT 100");
+    run(&["CONFIG SET page-keys later", "ZADD later 99999999999999 one"]);
+    see("the next item is due in more than a year");
+    see("ZADD later XX 0 one\"");
+    run(&["DEL {jobs}"]);
+    wait_for("its end", || {
+        server.step(100_000);
+        (!queues().contains("\"{jobs}\"")).then_some(())
+    });
+}
+
+#[test]
 fn names_of_any_bytes_and_length_are_listed_opened_and_broken() {
     let (server, address) = start(&[]);
     let mut client = server.connect();

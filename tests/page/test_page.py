@@ -273,6 +273,19 @@ class PageTest(unittest.TestCase):
             if node.get("role", {}).get("value") in ("button", "textbox", "searchbox", "combobox", "link"):
                 self.assertTrue(node["name"]["value"], node)
 
+    def test_a_group_that_nobody_reads_is_told_with_commands_to_copy(self):
+        client = self.client("producer")
+        client.call("XGROUP", "CREATE", "jobs", "workers", "$", "MKSTREAM")
+        client.call("XADD", "jobs", "*", "a", "b")
+        self.open()
+        self.see("the warning", "document.querySelector('#queue-alarms li')?.textContent === 'jobs: group workers: 1 entries, and nobody reads'")
+        self.browser.run("document.querySelector('#queue-rows summary').click()")
+        self.see("the command", "document.querySelector('#queue-rows details').textContent.includes('XGROUP CREATECONSUMER jobs workers :paused')")
+        client.call("XGROUP", "CREATECONSUMER", "jobs", "workers", ":paused")
+        self.see("the pause", "document.querySelector('#queue-alarms li').textContent === 'jobs: group workers is paused'")
+        client.call("DEL", "jobs")
+        self.see("its end", "!document.querySelector('#queue-alarms li')")
+
     def test_it_fits_a_telephone_and_the_dark(self):
         self.hold("a:" + "long-name:" * 12, "an-owner-with-quite-a-name", "SESSION", "GRACE", 5000)
         self.wait("a:" + "long-name:" * 12, "someone-else")
