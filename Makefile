@@ -7,19 +7,13 @@ PEERS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := build
-.PHONY: build help run check deny test bench bench-peers bench-locks bench-queues bench-cluster bench-guard peer peer-redis8 peer-valkey public-scripts clients cluster mixed-cluster crash crossings random failover locks sentinel simulate linearizable upgrade fuzz miri doc install uninstall page dist dist-check recipes tag-check release image image-static package-test package-tools
-
-# Kernels of arm64 have pages of 4, 16 or 64 KB; an allocator that is built for one size serves it and the smaller ones.
-MACHINE := $(shell uname -m)
-ifeq ($(MACHINE),aarch64)
-build dist test: export JEMALLOC_SYS_WITH_LG_PAGE ?= 16
-endif
+.PHONY: build help run check deny test bench bench-peers bench-locks bench-queues bench-cluster bench-guard peer peer-redis8 peer-valkey public-scripts clients cluster mixed-cluster crash arm64 crossings random failover locks sentinel simulate linearizable upgrade fuzz miri doc install uninstall page dist dist-check recipes tag-check release image image-static package-test package-tools
 
 build: ## build the server, optimised
 	$(CARGO) build --release
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 run: ## build and start the server, soon rather than as fast as a release; ARGS="--port 7777" adds to its command line
 	$(CARGO) run --profile quick -- $(ARGS)
@@ -81,6 +75,9 @@ page: ## the page in a real browser: a stuck lock is found and broken (needs pyt
 
 crash: build ## kills a server under load for a minute and looks for answered writes; ARGS="--seconds 600 --binary PATH"
 	tests/crash/run --binary $(TARGET)/release/latchkey $(ARGS)
+
+arm64: ## unit tests and transcripts as a program of arm64, under qemu-user (needs a cross compiler); ARGS="--it locks::" runs others
+	tests/arm64/run $(ARGS)
 
 failover: build ## three nodes, three redis-sentinels, 20 failovers under load; ARGS="--binary PATH --rounds 4 --config 'NAME VALUE' --clients redis-py,go-redis,jedis,lettuce"
 	tests/failover/run --binary $(TARGET)/release/latchkey $(ARGS)
