@@ -16,7 +16,8 @@ use crate::support::ports::free_port;
 use crate::support::{PATIENCE, number_from, seed};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_latchkey");
-const IN_USE: &str = "Address already in use";
+/// As musl says it, and with "already " glibc.
+const IN_USE: [&str; 2] = ["Address in use", "Address already in use"];
 
 fn program() -> Command {
     let mut command = Command::new(PROGRAM);
@@ -351,7 +352,7 @@ fn agree(fixtures: &Fixtures, choices: &[&Choice]) -> bool {
         let told = text(&checked.stderr) + &text(&checked.stdout);
         let (starts, log) = case.start();
         let passes = checked.status.success();
-        if passes && !starts && log.contains(IN_USE) {
+        if passes && !starts && IN_USE.iter().any(|text| log.contains(text)) {
             // Somebody else has taken the port meanwhile.
             continue;
         }

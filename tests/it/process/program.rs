@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use latchkey::config::system_text;
+
 use crate::support::encode;
 use crate::support::ports::free_port;
 
@@ -238,6 +240,11 @@ fn a_server_with_nowhere_to_listen_does_not_start() {
     );
 }
 
+/// The C library's words.
+fn in_use() -> String {
+    system_text(&std::io::Error::from_raw_os_error(libc::EADDRINUSE))
+}
+
 #[test]
 fn a_port_in_use_stops_the_start() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -245,7 +252,8 @@ fn a_port_in_use_stops_the_start() {
     let ended = run(&["-", "--bind", "127.0.0.1"], &format!("port {port}"));
     assert_eq!(ended.status.code(), Some(1));
     let warning = format!(
-        "# Warning: Could not create server TCP listening socket 127.0.0.1:{port}: bind: Address already in use\n"
+        "# Warning: Could not create server TCP listening socket 127.0.0.1:{port}: bind: {}\n",
+        in_use()
     );
     assert!(ended.stdout.contains(&warning), "{}", ended.stdout);
     let end = format!("# Failed listening on port {port} (TCP), aborting.\n");
@@ -578,7 +586,7 @@ fn a_unix_socket_replaces_neither_a_file_nor_a_socket_in_use() {
         assert_eq!(ended.status.code(), Some(1));
         assert!(ended.stdout.contains(why), "{}", ended.stdout);
     };
-    refused("Failed opening Unix socket: bind: Address already in use");
+    refused(&format!("Failed opening Unix socket: bind: {}", in_use()));
     let path = first.path("s.sock");
     let client = redis::Client::open(format!("unix://{}", path.display())).expect("an address");
     client.get_connection().expect("the first server's socket is still there");
@@ -773,7 +781,7 @@ fn config_set_moves_the_server_to_another_port() {
     let taken = other.local_addr().expect("a bound socket has an address").port();
     let error = set("port", &taken.to_string()).expect_err("the port is taken").to_string();
     assert!(error.contains("Unable to listen on this port. Check server logs."), "{error}");
-    process.wait_for_log("bind: Address already in use");
+    process.wait_for_log(&format!("bind: {}", in_use()));
     // Back where it was.
     connect(port);
     let next = free_port();

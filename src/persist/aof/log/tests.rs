@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::crash_tests::words;
 use super::*;
 use crate::clock::{Clock, ManualClock, UnixMillis};
+use crate::config::system_text;
 use crate::persist::aof::folder::BaseFormat;
 use crate::sys::disk::model::{Death, Fault, ModelDisk};
 use crate::sys::disk::{Disk, RealDisk, read_whole};
@@ -220,7 +221,10 @@ fn under_always_a_failed_write_or_sync_ends_the_process() {
     rig.fail_next(Fault::Error(libc::EIO));
     rig.step();
     assert_eq!(rig.log.acknowledged(), LogOffset(0));
-    let text = "Can't persist AOF for fsync error when the AOF fsync policy is 'always': Input/output error. Exiting...";
+    let why = system_text(&io::Error::from_raw_os_error(libc::EIO));
+    let text = format!(
+        "Can't persist AOF for fsync error when the AOF fsync policy is 'always': {why}. Exiting..."
+    );
     assert_eq!(rig.write().unwrap_err().to_string(), text);
 }
 
@@ -235,7 +239,8 @@ fn an_error_of_a_sync_stays_until_a_rewrite_has_replaced_the_file() {
         rig.append();
         rig.after_ms(2000);
         assert!(!rig.step(), "a second try would only seem to succeed");
-        assert_eq!(rig.log.disk_error().unwrap(), "Input/output error");
+        let why = system_text(&io::Error::from_raw_os_error(libc::EIO));
+        assert_eq!(rig.log.disk_error().unwrap(), why);
     }
     let now = rig.now();
     rig.log.begin_switch(now).unwrap();
