@@ -1,6 +1,7 @@
 //! What locks and permits have in common: asking, waiting, asking again after a break, and the
 //! lease.
 
+use std::fmt;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -115,6 +116,13 @@ impl Grant {
     pub fn connection(&self) -> Result<Connection, Error> {
         let node = lock(&self.0.node).clone();
         Ok(self.0.pool.connect(&node)?)
+    }
+}
+
+impl fmt::Debug for Grant {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { key, owner, fence, .. } = &*self.0;
+        write!(to, "Grant({key} {owner} {fence})")
     }
 }
 
@@ -247,8 +255,12 @@ impl Inner {
             }
         }
         let renewed = began.checked_add(lease).unwrap_or(began + CENTURY);
-        let mut until = lock(&self.until);
-        *until = renewed.max(*until);
+        // Of a release meanwhile, nothing is left.
+        let is_over = lock(&self.is_over);
+        if !*is_over {
+            let mut until = lock(&self.until);
+            *until = renewed.max(*until);
+        }
         Ok(())
     }
 

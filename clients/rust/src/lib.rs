@@ -223,6 +223,8 @@ impl Locks {
 }
 
 /// A lock that is held, several of them, or a reader's part of one.
+#[derive(Debug)]
+#[must_use = "it is released when it is dropped"]
 pub struct Lock(Grant);
 
 impl Lock {
@@ -255,6 +257,8 @@ impl Deref for Lock {
 }
 
 /// Permits of one request that are held.
+#[derive(Debug)]
+#[must_use = "it is released when it is dropped"]
 pub struct Permits(Grant);
 
 impl Permits {

@@ -53,7 +53,7 @@ impl Pool {
             let reply = ask(&asked);
             let Err(failed) = &reply else { return reply };
             if is_moved(failed) || is_broken(failed) {
-                *lock(node) = self.moved(failed)?;
+                *lock(node) = self.moved(failed, asked)?;
             }
             redirections += 1;
             if !is_moved(failed) || redirections > REDIRECTIONS {
@@ -63,14 +63,17 @@ impl Pool {
     }
 
     /// Where `MOVED host:port` leads to, from the server that said so.
-    pub(crate) fn moved(&self, error: &RedisError) -> RedisResult<Node> {
+    fn moved(&self, error: &RedisError, asked: Node) -> RedisResult<Node> {
         let Some((host, port)) = error.redirect_node().and_then(|(node, _)| node.rsplit_once(':'))
         else {
             return Ok(None);
         };
         let port =
             port.parse().map_err(|_| RedisError::from((ErrorKind::Parse, "MOVED to no port")))?;
-        let mut node = lock(&self.find)()?.get_connection_info().addr().clone();
+        let mut node = match asked {
+            Some(node) => node,
+            None => lock(&self.find)()?.get_connection_info().addr().clone(),
+        };
         match &mut node {
             ConnectionAddr::TcpTls { host: of_host, port: of_port, .. }
             | ConnectionAddr::Tcp(of_host, of_port) => {
