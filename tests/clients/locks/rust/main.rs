@@ -101,11 +101,16 @@ impl Running {
             Err(Failure::Lock(_)) => ("server", None, None),
         };
         if error != text(step, "error") {
-            let told = if let Err(Failure::Lock(error)) = &outcome { error.to_string() } else { String::new() };
+            let told = if let Err(Failure::Lock(error)) = &outcome {
+                error.to_string()
+            } else {
+                String::new()
+            };
             return Err(format!("{step}: {error}: {told}"));
         }
         if let Some(expected) = step.get("holder") {
-            let expected = expected.as_str().map(|name| self.grant(name).grant().owner().to_owned());
+            let expected =
+                expected.as_str().map(|name| self.grant(name).grant().owner().to_owned());
             if holder != expected {
                 return Err(format!("{step}: {holder:?}, {expected:?}"));
             }
@@ -115,13 +120,16 @@ impl Running {
         }
         let Ok(Some(held)) = outcome else { return Ok(()) };
         let fence = held.grant().fence();
-        let is_above = step["above"].as_str().is_none_or(|name| fence > self.grant(name).grant().fence());
-        let is_same = step["same"].as_str().is_none_or(|name| fence == self.grant(name).grant().fence());
+        let is_above =
+            step["above"].as_str().is_none_or(|name| fence > self.grant(name).grant().fence());
+        let is_same =
+            step["same"].as_str().is_none_or(|name| fence == self.grant(name).grant().fence());
         if !is_above || !is_same {
             return Err(format!("{step}: fence {fence}"));
         }
         if let (Held::Permits(permits), Some(free)) = (&held, step["free"].as_u64())
-            && (permits.free() != free || permits.permits().len() != number(step, "count", 1) as usize)
+            && (permits.free() != free
+                || permits.permits().len() != number(step, "count", 1) as usize)
         {
             return Err(format!("{step}: {} free, {:?}", permits.free(), permits.permits()));
         }
@@ -160,7 +168,8 @@ impl Running {
             }
             "permits" => {
                 let (limit, count) = (number(step, "limit", 1), number(step, "count", 1));
-                let permits = self.locks.permits(&self.key(step), limit, count, self.options(step))?;
+                let permits =
+                    self.locks.permits(&self.key(step), limit, count, self.options(step))?;
                 return Ok(Some(Held::Permits(permits)));
             }
             "begin" => {
@@ -198,7 +207,8 @@ impl Running {
                 transaction.atomic();
                 held.lock().guard(&mut transaction);
                 transaction.cmd("SET").arg(self.key(step)).arg(text(step, "value"));
-                let reply: Option<(String,)> = transaction.query(&mut held.grant().connection()?)?;
+                let reply: Option<(String,)> =
+                    transaction.query(&mut held.grant().connection()?)?;
                 right(reply == is.then(|| ("OK".to_owned(),)), reply)?;
             }
             "watch" => {
@@ -333,8 +343,8 @@ fn clients_of(over: &str, protocol: ProtocolVersion) -> (Vec<Client>, Locks) {
         }
         "sentinel" => {
             let sentinel = format!("redis://127.0.0.1:{}", env::var("SENTINEL").expect("SENTINEL"));
-            let node = SentinelNodeConnectionInfo::default()
-                .set_redis_connection_info(settings(protocol));
+            let node =
+                SentinelNodeConnectionInfo::default().set_redis_connection_info(settings(protocol));
             let mut client = SentinelClient::build(
                 vec![sentinel],
                 "primary".to_owned(),
@@ -345,7 +355,8 @@ fn clients_of(over: &str, protocol: ProtocolVersion) -> (Vec<Client>, Locks) {
             let primary = client.get_client().expect("a primary");
             (vec![primary], Locks::finding(move || client.get_client()))
         }
-        // A client of redis has no timeouts to be short: those of its connections are set by whoever opens them.
+        // A client of redis has no timeouts to be short: those of its connections are set by
+        // whoever opens them.
         _ => {
             let client = server(if over == "relay" { "RELAY" } else { "PORT" }, protocol);
             (vec![client.clone()], Locks::new(client))
@@ -353,7 +364,19 @@ fn clients_of(over: &str, protocol: ProtocolVersion) -> (Vec<Client>, Locks) {
     }
 }
 
+/// Languages without a drop have no case for it.
+fn dropped_is_released() {
+    let (_, locks) = clients_of("server", ProtocolVersion::RESP3);
+    let once = Options { wait: Some(Duration::ZERO), ..Options::default() };
+    let lock = locks.acquire("dropped", once.clone()).expect("it is free");
+    let refused = locks.acquire("dropped", once.clone()).expect_err("it is held");
+    assert!(matches!(refused, Error::NotGranted { .. }), "{refused}");
+    drop(lock);
+    locks.acquire("dropped", once).expect("it is free again").release().expect("it is held");
+}
+
 fn main() {
+    dropped_is_released();
     let path = env::args().nth(1).expect("a file of cases");
     let cases = std::fs::read_to_string(path).expect("cases");
     let cases: Vec<Json> = serde_json::from_str(&cases).expect("cases");
