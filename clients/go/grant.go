@@ -246,11 +246,21 @@ func (g *grant) askAlone(ctx context.Context, node *redis.Client, request []any)
 		options.ReadTimeout = longestWait + patience
 		// Its own, in which it registers its own handlers.
 		options.PushNotificationProcessor = nil
+		connected := options.OnConnect
+		options.OnConnect = func(ctx context.Context, connection *redis.Conn) error {
+			if connected != nil {
+				if err := connected(ctx, connection); err != nil {
+					return err
+				}
+			}
+			// Also when go-redis, unseen, puts a new connection in the place of one that broke.
+			if g.options.Grace > 0 && g.Fence != 0 {
+				connection.Process(ctx, redis.NewCmd(ctx, "LOCK.ATTACH", g.Owner))
+			}
+			return nil
+		}
 		own = redis.NewClient(&options)
 		g.own = own
-		if g.options.Grace > 0 && g.Fence != 0 {
-			own.Do(ctx, "LOCK.ATTACH", g.Owner)
-		}
 	}
 	g.one.Unlock()
 	stop := context.AfterFunc(ctx, func() { own.Close() })

@@ -36,6 +36,8 @@ function ownOfIoredis(client, place) {
     blockingTimeout: undefined,
     maxRetriesPerRequest: 0,
     autoResendUnfulfilledCommands: false,
+    // A new connection in the place of one that broke would not have the session.
+    retryStrategy: () => null,
     keyPrefix: "",
   });
   // What goes wrong is told by the requests.
@@ -80,7 +82,11 @@ function ownOfCluster(cluster) {
 
 function ownOfNodeRedis(client) {
   const { socket, commandOptions } = client.options ?? {};
-  const own = client.duplicate({ socket: { ...socket, socketTimeout: undefined }, commandOptions: { ...commandOptions, timeout: undefined } });
+  const own = client.duplicate({
+    // A new connection in the place of one that broke would not have the session.
+    socket: { ...socket, socketTimeout: undefined, reconnectStrategy: false },
+    commandOptions: { ...commandOptions, timeout: undefined },
+  });
   own.on("error", () => {});
   const connected = own.connect();
   connected.catch(() => {});
