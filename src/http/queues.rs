@@ -91,7 +91,11 @@ fn look(keyspace: &Keyspace, database: DbIndex, key: &[u8]) -> Queue {
         return Queue { length: list.len() as u64, ..queue };
     }
     if let Some(set) = SortedSet::view(value) {
-        let oldest_ms = set.first().and_then(|(score, _)| unix_ms_of(score));
+        let oldest_ms = set.first().and_then(|(score, _)| match score {
+            score if !(1e9..1e16).contains(&score) => None,
+            score if score < MILLISECONDS_FROM => Some((score * 1000.0) as i64),
+            score => Some(score as i64),
+        });
         let now_ms = keyspace.now().unix().0;
         let overdue = set.first().filter(|_| oldest_ms.is_some()).map(|(score, _)| {
             let is_in_seconds = score < MILLISECONDS_FROM;
@@ -103,15 +107,6 @@ fn look(keyspace: &Keyspace, database: DbIndex, key: &[u8]) -> Queue {
     match value {
         ValueRef::Object(Value::Stream(stream)) => of_stream(queue, stream, keyspace.lease_ms()),
         _ => queue,
-    }
-}
-
-/// The time that a score stands for, if it does. Unit: Unix milliseconds.
-fn unix_ms_of(score: f64) -> Option<i64> {
-    match score {
-        score if !(1e9..1e16).contains(&score) => None,
-        score if score < MILLISECONDS_FROM => Some((score * 1000.0) as i64),
-        score => Some(score as i64),
     }
 }
 
@@ -203,21 +198,20 @@ fn is_pattern(name: &[u8]) -> bool {
     name.iter().any(|byte| b"*?[\\".contains(byte))
 }
 
-/// Looks for what is wrong with a queue.
-fn care(core: &Core, database: DbIndex, key: &[u8], waiting: usize) -> Care {
+/// Looks for what is wrong with a queue, given its figures.
+fn care(core: &Core, database: DbIndex, key: &[u8], queue: &Queue) -> Care {
     let (keyspace, mut care) = (&core.keyspace, Care::default());
     let there = keyspace.entry_quietly(database, key);
     let Some(entry) = there.filter(|entry| !keyspace.is_hidden(entry.key())) else { return care };
     let cli = redis_cli(&core.state, database);
     let unix_ms = core.state.now.unix().0;
-    let place = CarePlace { cli: &cli, key, waiting, unix_ms };
+    let place = CarePlace { cli: &cli, key, waiting: queue.consumers, unix_ms };
     if let ValueRef::Object(Value::Stream(stream)) = entry.value() {
-        for (name, group) in stream.groups.iter().take(GROUPS_MAX) {
-            let ready = stream.entries().lag(group.last, group.read, Counting::Redis);
-            care.look_at_group(&place, name, group, ready);
+        for ((name, group), shown) in stream.groups.iter().zip(&queue.groups) {
+            care.look_at_group(&place, name, group, shown.ready);
         }
-    } else if let Some((score, member)) = SortedSet::view(entry.value()).and_then(|set| set.first())
-        && let Some(due_ms) = unix_ms_of(score)
+    } else if let Some(due_ms) = queue.oldest_ms
+        && let Some((_, member)) = SortedSet::view(entry.value()).and_then(|set| set.first())
     {
         care.look_at_due(&place, member.as_ref(), due_ms);
     }
@@ -291,7 +285,7 @@ pub fn list(core: &mut Core, rights: &Rights, request: &Request) -> Response {
             json.close('}');
         }
         json.close(']');
-        let care = care(core, database, key, queue.consumers);
+        let care = care(core, database, key, &queue);
         for (name, texts) in [("warnings", &care.warnings), ("commands", &care.commands)] {
             json.name(name);
             json.open('[');
