@@ -96,11 +96,12 @@ pub(super) fn no_key_or_group(key: &[u8], group: &[u8], behind: &str) -> Command
     CommandError::of_parts(&parts)
 }
 
-/// Checks a consumer that reads or claims. Errors: the name is one of those with a meaning.
+/// Checks a consumer that reads or claims. Errors: the name is one of those with a meaning, and the
+/// command is not repeated.
 #[inline]
-pub(super) fn check_reader(ctx: &Context<'_>, name: &[u8]) -> Result<(), CommandError> {
+pub(super) fn check_reader(name: &[u8], is_repeated: bool) -> Result<(), CommandError> {
     let is_reserved = name.first() == Some(&b':') && (name == RELEASED || name == PAUSED);
-    if is_reserved && !ctx.is_repeated() { Err(RESERVED) } else { Ok(()) }
+    if is_reserved && !is_repeated { Err(RESERVED) } else { Ok(()) }
 }
 
 /// Whether the command has run before: here, at the primary, or at the source from which the key's
@@ -738,9 +739,7 @@ fn xclaim(ctx: &mut Context<'_>) -> CommandResult {
     // A repeated command is exact: the named consumer has claimed the entry, or it was deleted.
     let is_repeated = is_repeated(ctx, key);
     let options = ClaimOptions::parse(ctx.args, ctx.core.state.now.unix().0, is_repeated)?;
-    if !is_repeated {
-        check_reader(ctx, ctx.args.get(3))?;
-    }
+    check_reader(ctx.args.get(3), is_repeated)?;
     let shift_ms = ctx.core.keyspace.lease_shift_ms();
     let delivered_ms = options.delivered_ms.map_or(now_ms, |at_ms| shifted(at_ms, -shift_ms));
     let mut claimant = Claimant::new(ctx, options.just_id);
@@ -843,7 +842,7 @@ fn xautoclaim(ctx: &mut Context<'_>) -> CommandResult {
     let options = AutoclaimOptions::parse(ctx.args)?;
     let (key, name) = (ctx.args.get(1), ctx.args.get(2));
     let slot = find_read(ctx)?.ok_or_else(|| no_key_or_group(key, name, ""))?;
-    check_reader(ctx, ctx.args.get(3))?;
+    check_reader(ctx.args.get(3), ctx.is_repeated())?;
     let now_ms = ctx.core.keyspace.lease_ms();
     let mut claimant = Claimant::new(ctx, options.just_id);
     let is_always_seen = ctx.core.state.config.reports_7_2();

@@ -499,7 +499,7 @@ fn wait_or_give_up(
 fn xreadgroup(ctx: &mut Context<'_>) -> CommandResult {
     let request = ReadRequest::parse(ctx, true)?;
     let Some((group, consumer)) = request.reader else { return Err(NO_GROUP_OPTION) };
-    check_reader(ctx, consumer)?;
+    check_reader(consumer, ctx.is_repeated())?;
     if let Origin::Woken(key_at) = ctx.origin {
         return read_woken(ctx, &request, group, key_at);
     }
