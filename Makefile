@@ -1,6 +1,8 @@
 # Every target is described by `make help`. CARGO_TARGET_DIR and PEERS are honoured.
 
 CARGO ?= cargo
+# The allocator's makefile compiles each file twice. Only the library of position-independent code is linked: the other one stays empty.
+PIC_ONLY := MAKEFLAGS=C_OBJS=
 PREFIX ?= /usr/local
 # A first peer is found in PATH, or named: PEERS="redis-server=/path/redis-server valkey-server=/path/valkey-server".
 PEERS ?=
@@ -10,19 +12,19 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 .PHONY: build help run check deny test bench bench-peers bench-locks bench-queues bench-cluster bench-guard peer peer-redis8 peer-valkey public-scripts clients cluster mixed-cluster crash arm64 crossings random failover locks sentinel simulate linearizable upgrade fuzz miri doc install uninstall page dist dist-check recipes tag-check release image image-static package-test package-tools
 
 build: ## build the server, optimised
-	$(CARGO) build --release
+	$(PIC_ONLY) $(CARGO) build --release
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 run: ## build and start the server, soon rather than as fast as a release; ARGS="--port 7777" adds to its command line
-	$(CARGO) run --profile quick -- $(ARGS)
+	$(PIC_ONLY) $(CARGO) run --profile quick -- $(ARGS)
 
 check: ## formatting, lints of all targets, the architecture's rules, the checker of `make locks`, and a part of `make miri` where Miri is installed
 	$(CARGO) fmt --check
 	$(CARGO) fmt --check --manifest-path benches/micro/Cargo.toml
 	$(CARGO) fmt --check --manifest-path benches/peers/Cargo.toml
-	$(CARGO) clippy --all-targets -- -D warnings
+	$(PIC_ONLY) $(CARGO) clippy --all-targets -- -D warnings
 	$(CARGO) clippy --all-targets --manifest-path benches/micro/Cargo.toml --target-dir $(TARGET) -- -D warnings
 	$(CARGO) test --quiet --test tidy
 	tests/locks/run --self-test
@@ -35,7 +37,7 @@ deny: ## known vulnerabilities, licences and doubles of dependencies, by cargo-d
 	$(CARGO) deny --locked check
 
 test: ## all tests that need nothing but the toolchain
-	$(CARGO) test
+	$(PIC_ONLY) $(CARGO) test
 
 bench: ## criterion benches of the parts
 	$(CARGO) bench --manifest-path benches/micro/Cargo.toml --target-dir $(TARGET)/micro
@@ -55,7 +57,7 @@ bench-cluster: build ## memory and CPU of a cluster, its gaps and moves of slots
 	PEERS="$(PEERS)" benches/cluster/run $(TARGET)/release/latchkey $(ARGS)
 
 bench-guard: ## instructions of fourteen paths, at most 3% above the committed ones (needs valgrind); ARGS="--only GET" measures one, "--write" records
-	$(CARGO) build --profile quick
+	$(PIC_ONLY) $(CARGO) build --profile quick
 	benches/guard/run $(TARGET)/quick/latchkey $(ARGS)
 
 peer: ## transcripts, random commands, and Redis's own test suite, beside the real Redis; ARGS="unit/expire" runs files of the suite
