@@ -54,8 +54,8 @@ pub fn measure(options: &Options) -> Result<()> {
     let section = Section {
         title: "Locks",
         method: format!(
-            "Hand-over: from sending the release until the next holder has its reply; CPU is all that the server did, with \
-             the next question of who released. `LOCK.ACQUIRE`: BLOCK 0. BLPOP: SET NX PX after BLPOP, and a script that \
+            "Hand-over: from sending the release until the next holder has its reply, 5000 times (libraries as often as they \
+             can in {LIBRARY_SECONDS} s); CPU is all that the server did for one, with the next question of who released. `LOCK.ACQUIRE`: BLOCK 0. BLPOP: SET NX PX after BLPOP, and a script that \
              deletes and pushes (python-redis-lock's recipe). Redisson: RLock, the waiters in up to ten clients of one \
              process. redis-py: Lock, which asks every 100 ms. Leases: {EXPIRING} of the held locks end at random times, each \
              with one that waits; how late it is served, counted from when the lease was asked for."
@@ -141,51 +141,69 @@ impl Recipe for OverList {
 }
 
 fn hand_over(options: &Options, versions: &mut Vec<(String, String)>) -> Result<Table> {
-    let mut table = Table::new(&[
-        "waiters",
-        "recipe",
-        "server",
-        "p50",
-        "p99",
-        "longest",
-        "server's CPU, µs each",
-        "hand-overs",
-    ]);
+    let mut cells: Cells = Vec::new();
     let rounds = if options.quick { ROUNDS / 10 } else { ROUNDS };
     for waiters in WAITERS {
-        for spec in &options.servers {
-            let mut row = |recipe: &str, times: Times| {
+        for (at, spec) in options.servers.iter().enumerate() {
+            let mut note_times = |recipe: &str, times: Times| {
                 let mut ns = times.ns;
                 ns.sort_unstable();
-                let at = |share: f64| duration(ns[((ns.len() - 1) as f64 * share) as usize]);
-                let row = vec![
-                    waiters.to_string(),
-                    recipe.to_owned(),
-                    spec.name.clone(),
-                    at(0.5),
-                    at(0.99),
-                    at(1.0),
-                    figure(times.cpu.run_ns as f64 / ns.len() as f64 / 1e3),
-                    ns.len().to_string(),
-                ];
-                eprintln!("locks: {}", row.join("  "));
-                table.row(row);
+                let quantile = |share| duration(ns[((ns.len() - 1) as f64 * share) as usize]);
+                let cpu_us = figure(times.cpu.run_ns as f64 / ns.len() as f64 / 1e3);
+                let latency = format!("{} ({})", quantile(0.5), quantile(0.99));
+                let (longest, count) = (quantile(1.0), ns.len());
+                eprintln!(
+                    "locks: {waiters} {recipe} {}: {latency}, {longest} at most, {cpu_us} µs, {count} hand-overs",
+                    spec.name
+                );
+                let row = vec![waiters.to_string(), recipe.to_owned()];
+                put(&mut cells, row, at, vec![latency, cpu_us]);
             };
             let server = start(spec)?;
             note(versions, &server);
             if has_locks(&server)? {
-                row("LOCK.ACQUIRE", by_wire(&server, &Native, waiters, rounds)?);
+                note_times("LOCK.ACQUIRE", by_wire(&server, &Native, waiters, rounds)?);
             }
             let mut client = Client::connect(server.address)?;
             let signal = client.must(&["SCRIPT", "LOAD", SIGNAL])?.text();
-            row("BLPOP", by_wire(&server, &OverList { signal }, waiters, rounds)?);
+            note_times("BLPOP", by_wire(&server, &OverList { signal }, waiters, rounds)?);
             for (name, program) in &options.libraries {
                 let server = start(spec)?;
-                row(name, library(&server, program, waiters, rounds)?);
+                note_times(name, library(&server, program, waiters, rounds)?);
             }
         }
     }
-    Ok(table)
+    Ok(side_by_side(options, &["waiters", "recipe"], &["p50 (p99)", "CPU µs"], cells))
+}
+
+/// The names of each row, with what was measured there: by server, then by column.
+type Cells = Vec<(Vec<String>, Vec<(usize, Vec<String>)>)>;
+
+/// Adds what a server has measured to its row, which may be new.
+fn put(cells: &mut Cells, row: Vec<String>, server: usize, measured: Vec<String>) {
+    match cells.iter_mut().find(|(names, _)| *names == row) {
+        Some((_, servers)) => servers.push((server, measured)),
+        None => cells.push((row, vec![(server, measured)])),
+    }
+}
+
+/// A table with the servers beside each other: each has all of `columns`.
+fn side_by_side(options: &Options, names: &[&str], columns: &[&str], cells: Cells) -> Table {
+    let mut heading: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+    for spec in &options.servers {
+        heading.extend(columns.iter().map(|column| format!("{} {column}", spec.name)));
+    }
+    let mut table = Table::new(&heading.iter().map(String::as_str).collect::<Vec<_>>());
+    for (mut row, servers) in cells {
+        for at in 0..options.servers.len() {
+            let measured = servers.iter().find(|(server, _)| *server == at);
+            row.extend(
+                measured.map_or(vec!["-".into(); columns.len()], |(_, cells)| cells.clone()),
+            );
+        }
+        table.row(row);
+    }
+    table
 }
 
 fn start(spec: &ServerSpec) -> Result<Server> {
@@ -278,14 +296,13 @@ const HASH: Template = &[
 ];
 
 fn memory(options: &Options, versions: &mut Vec<(String, String)>) -> Result<Table> {
-    let mut table = Table::new(&["what", "count", "server", "bytes"]);
-    let mut row = |what: &str, count: usize, server: &Server, grown: u64| {
+    let mut cells: Cells = Vec::new();
+    let mut note_growth = |what: &str, count: usize, at: usize, grown: u64| {
         let each = figure(grown as f64 / count as f64);
-        let row = vec![what.to_owned(), count.to_string(), server.name.clone(), each];
-        eprintln!("locks: {}", row.join("  "));
-        table.row(row);
+        eprintln!("locks: {what} {count} {} {each}", options.servers[at].name);
+        put(&mut cells, vec![what.to_owned(), count.to_string()], at, vec![each]);
     };
-    for spec in &options.servers {
+    for (at, spec) in options.servers.iter().enumerate() {
         for (what, template) in [("lock held", ACQUIRE), ("the same hash", HASH)] {
             let server = start(spec)?;
             note(versions, &server);
@@ -293,7 +310,7 @@ fn memory(options: &Options, versions: &mut Vec<(String, String)>) -> Result<Tab
                 continue;
             }
             let grown = filled(&server, template, options.keys)?;
-            row(what, options.keys as usize, &server, grown);
+            note_growth(what, options.keys as usize, at, grown);
         }
         for (what, request) in [
             ("idle connection", "PING\r\n".to_owned()),
@@ -305,10 +322,10 @@ fn memory(options: &Options, versions: &mut Vec<(String, String)>) -> Result<Tab
                 continue;
             }
             let grown = waiting(&server, &request, options.idle)?;
-            row(what, options.idle, &server, grown);
+            note_growth(what, options.idle, at, grown);
         }
     }
-    Ok(table)
+    Ok(side_by_side(options, &["what", "count"], &["bytes"], cells))
 }
 
 /// How much resident memory grows with one request for each of so many keys.

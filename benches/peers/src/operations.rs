@@ -8,7 +8,7 @@ use crate::chart::{Group, grouped_bars};
 use crate::client::Client;
 use crate::load::{Load, Requests};
 use crate::options::Options;
-use crate::report::{self, Section, Table, figure, maybe, median};
+use crate::report::{self, Section, Table, maybe, median};
 use crate::resp::Reply;
 use crate::server::Server;
 use std::collections::BTreeSet;
@@ -202,7 +202,12 @@ impl Lane {
             self.holds = Setup::Any;
         }
         if let Some(error) = outcome.first_error {
-            return Ok(Err(format!("{} error replies, the first: {error}", outcome.errors)));
+            // Not the arguments, which fill lines and say nothing.
+            let error = error.split(", with args").next().unwrap_or_default();
+            return Ok(Err(match outcome.errors {
+                few if few < requests.count() => format!("{few} error replies: {error}"),
+                _ => error.to_owned(),
+            }));
         }
         let count = requests.count() as f64;
         let cpu_ns = cpu.run_ns as f64 / count;
@@ -269,62 +274,70 @@ fn publish(
     let peers: Vec<usize> = (0..versions.len()).filter(|&server| server != subject).collect();
     let name = |server: usize| versions[server].0.as_str();
 
+    let ratio = match peers[..] {
+        [peer] => format!("{}/{}", name(subject), name(peer)),
+        _ => TO_THE_BEST.to_owned(),
+    };
     let mut heading = vec!["case".to_owned()];
-    heading.extend(versions.iter().map(|(name, _)| format!("{name} (least)")));
-    heading.extend(peers.iter().map(|&peer| format!("{}/{}", name(subject), name(peer))));
-    if peers.len() > 1 {
-        heading.push(TO_THE_BEST.into());
+    heading.extend(versions.iter().map(|(name, _)| format!("{name} ns")));
+    if !peers.is_empty() {
+        heading.push(ratio.clone());
     }
+    heading.extend(versions.iter().map(|(name, _)| format!("{name} p99 µs")));
     heading.push("commit".into());
     let commit = report::commit();
     let mut cpu = Table::new(&heading.iter().map(String::as_str).collect::<Vec<_>>());
-    let mut detail =
-        Table::new(&["case", "server", "user ns", "kernel ns", "thousand/s", "p50 µs", "p99 µs"]);
+    let mut detail = Table::new(&[
+        "case",
+        "server",
+        "least ns",
+        "user ns",
+        "kernel ns",
+        "thousand/s",
+        "p50 µs",
+        "p99 µs",
+    ]);
     for line in lines {
+        let servers = 0..versions.len();
+        let p99 = |server: usize| maybe(line.median(server, |sample| sample.p99_us));
         let mut cells = vec![line.name()];
-        for server in 0..versions.len() {
-            let (median, least) = (line.median_cpu_ns(server), line.least_cpu_ns(server));
-            cells.push(match (median, least) {
-                (Some(median), Some(least)) => format!("{} ({})", figure(median), figure(least)),
-                _ => "-".into(),
-            });
-        }
-        cells.extend(peers.iter().map(|&peer| maybe(line.ratio(subject, peer))));
-        if peers.len() > 1 {
+        cells.extend(servers.clone().map(|server| maybe(line.median_cpu_ns(server))));
+        if !peers.is_empty() {
             cells.push(maybe(line.ratio_to_best(subject)));
         }
+        cells.extend(servers.clone().map(p99));
         cells.push(commit.clone());
         cpu.row(cells);
-        for server in 0..versions.len() {
+        for server in servers {
             let user: Vec<f64> = line.samples[server].iter().filter_map(|s| s.user_ns).collect();
             let user = median(&user);
             let system = user.and_then(|user| Some(line.median_cpu_ns(server)? - user));
             detail.row(vec![
                 line.name(),
                 name(server).into(),
+                maybe(line.least_cpu_ns(server)),
                 maybe(user),
                 maybe(system),
                 maybe(line.median(server, |sample| sample.thousands_per_second)),
                 maybe(line.median(server, |sample| sample.p50_us)),
-                maybe(line.median(server, |sample| sample.p99_us)),
+                p99(server),
             ]);
         }
     }
+    // For the terminal alone: nobody chooses a server by these, and they are long.
+    println!("{}", detail.to_text());
     let mut section = Section {
         title: TITLE,
         method: format!(
-            "The server's time on its core per operation, as the scheduler counts it, in ns: median of {} rounds in \
-             which the servers took turns (and the least of them). {} connections, each with one batch of P operations \
-             under way; {} keys of 16 bytes; the server on one core, the load generator on another. MSET of ten keys \
-             is one operation, and so is MULTI with all that belongs to it; PUBLISH includes sending the message to \
-             all listeners. Ratios below 1 mean less CPU. Latency is that of a whole batch. Each line is from the last \
-             run that measured it, and names its commit.",
+            "ns: the server's time on its core per operation, as the scheduler counts it, the median of {} rounds in which \
+             the servers took turns; `{TO_THE_BEST}` is the ratio to the peer that took less. p99: the latency of a whole \
+             batch. {} connections, each with one batch of P operations under way; {} keys of 16 bytes; the server on one \
+             core, the load generator on another. MSET of ten keys is one operation, and so is MULTI with all that belongs \
+             to it; PUBLISH includes sending the message to all listeners. Each line names the commit of the last run that \
+             measured it, perhaps on another machine.",
             options.rounds, options.connections, options.keys,
         ),
-        tables: vec![
-            ("CPU, ns per operation".into(), cpu),
-            ("User and kernel time, throughput, latency".into(), detail),
-        ],
+        tables: vec![(String::new(), cpu)],
         notes,
     };
     section.print();
@@ -338,14 +351,18 @@ fn publish(
     if peers.is_empty() {
         return Ok(());
     }
-    let (against, column) = match peers[..] {
-        [peer] => (name(peer), format!("{}/{}", name(subject), name(peer))),
-        _ => ("the best peer", TO_THE_BEST.to_owned()),
+    let against = match peers[..] {
+        [peer] => name(peer),
+        _ => "the best peer",
     };
-    let title = format!("CPU per operation, {} / {against}", name(subject));
-    let (series, groups) = bars(&section.tables[0].1, &column);
+    let title = title_of(name(subject), against);
+    let (series, groups) = bars(&section.tables[0].1, &ratio);
     fs::write(directory.join("benchmarks.svg"), grouped_bars(&title, &series, &groups))?;
     Ok(())
+}
+
+fn title_of(subject: &str, against: &str) -> String {
+    format!("{TITLE}, {subject} / {against}")
 }
 
 const TITLE: &str = "CPU per operation";
@@ -380,6 +397,7 @@ fn bars(table: &Table, column: &str) -> (Vec<String>, Vec<Group>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     #[test]
     fn lines_are_ordered_by_case_and_depth_and_unknown_ones_have_no_place() {
@@ -398,5 +416,18 @@ mod tests {
         assert_eq!(series, ["pipeline 1", "pipeline 16"]);
         assert_eq!(groups[0].values, [Some(0.5), Some(0.4)]);
         assert_eq!(groups[1].values, [None, None]);
+    }
+
+    #[test]
+    fn the_chart_shows_the_table_of_the_document() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+        let table = &report::former_tables(&directory, TITLE)[0];
+        let (series, groups) = bars(table, TO_THE_BEST);
+        let chart = grouped_bars(&title_of("latchkey", "the best peer"), &series, &groups);
+        let path = directory.join("benchmarks.svg");
+        if std::env::var_os("WRITE").is_some() {
+            fs::write(&path, &chart).unwrap();
+        }
+        assert_eq!(fs::read_to_string(path).unwrap(), chart, "WRITE=1 writes it");
     }
 }

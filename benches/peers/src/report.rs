@@ -128,7 +128,6 @@ pub struct Section {
 /// The order of sections in the document.
 const TITLES: &[&str] = &[
     "CPU per operation",
-    WRITTEN_BY_HAND,
     "Bytes per key",
     "Growth",
     "Expiry",
@@ -140,16 +139,14 @@ const TITLES: &[&str] = &[
     "TLS",
 ];
 
-/// The one section that no measurement of ours makes.
-const WRITTEN_BY_HAND: &str = "Profiles";
-
 const PREAMBLE: &str = "# Benchmarks
-
-Made by `make bench-peers` (`benches/peers`), which measures servers of the protocol side by side on one machine. Figures
-from different machines or runs should not be compared; the ratios of one run may be.
 
 Do not choose Latchkey for speed where one instance must serve more than one core does: it runs commands on one, and Valkey
 with `io-threads` spreads network and parsing over several. Nodes of a cluster share the load here.
+
+`make bench-peers` (`benches/peers`) measures servers of the protocol side by side on one machine, and writes this document.
+Compare only figures of one run; of different machines or runs at most their ratios. `make bench-guard` counts instructions
+of fourteen paths (`benches/guard/counts.txt`).
 ";
 
 impl Section {
@@ -258,15 +255,17 @@ pub fn facts(options: &Options, versions: &[(String, String)]) -> String {
         .map_or("unknown CPU", |rest| rest.trim_start_matches([' ', '\t', ':']));
     let kernel = read("/proc/sys/kernel/osrelease");
     let rustc = run("rustc", &["--version"]).unwrap_or("rustc unknown".into());
+    // Without the compiler's own commit.
+    let rustc = rustc.split(" (").next().unwrap_or_default();
     let commit = commit();
     let servers: Vec<String> =
         versions.iter().map(|(name, version)| format!("{name} {version}")).collect();
     format!(
-        "Measured {} on {model}, {} cores, Linux {kernel}, {rustc}, commit {commit}: {}. Arguments: `{}`.",
+        "Measured {} on {model}, {} cores, Linux {kernel}, {rustc}, commit {commit}: {}; `{}`.",
         clock::date(clock::wall_us()),
         sys::cores(),
         servers.join(", "),
-        if options.given.is_empty() { "none" } else { &options.given },
+        if options.given.is_empty() { "ops" } else { &options.given },
     )
 }
 
@@ -344,6 +343,20 @@ mod tests {
         let last = replace_section(&third, "Growth", "\nnew growth\n");
         let sections = "\n## CPU per operation\n\noperations\n\n## Growth\n\nnew growth\n\n## Idle connections\n\nidle\n";
         assert_eq!(last, format!("{PREAMBLE}{sections}"));
+    }
+
+    /// Whoever shortens the document by hand shortens this program too.
+    #[test]
+    fn the_document_is_as_it_would_be_written() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+        let document = fs::read_to_string(directory.join("benchmarks.md")).unwrap();
+        for title in TITLES {
+            let body = section(&document, title).expect("each measurement has a section");
+            assert_eq!(replace_section(&document, title, body), document, "{title}");
+            for table in former_tables(&directory, title) {
+                assert!(document.contains(&table.to_markdown()), "{title}: {}", table.to_text());
+            }
+        }
     }
 
     #[test]
