@@ -150,6 +150,9 @@ pub struct Replication {
     pub wants_acks: bool,
     /// Clients may have [`crate::client::ClientFlags::LOST_WRITES`].
     pub has_lost_writes: bool,
+    /// A replica has followed that refuses XADD with IDMP: it would lack the entry. It may come back
+    /// and continue with the backlog, so this stays.
+    pub had_older_replica: bool,
     /// A replica has more to receive than one turn allows.
     pub has_more: bool,
     /// When the periodic work of each second is due: boot-time clock, microseconds.
@@ -184,6 +187,7 @@ impl Default for Replication {
             logged: VecDeque::new(),
             sendable_end: 0,
             wants_acks: false,
+            had_older_replica: false,
             has_lost_writes: false,
             has_more: false,
             next_second_us: 0,

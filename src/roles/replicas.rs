@@ -61,6 +61,24 @@ fn make_replica(state: &mut State, id: ClientId) {
         (replica.acknowledged, replica.synced) = (None, None);
     }
     state.clients.note_eviction(id);
+    if state.repeats_names() && !reads_names(state, id) {
+        state.replication.had_older_replica = true;
+        let name = name_of(state, id);
+        notice!(
+            state,
+            "Replica {name} may not know XADD with IDMP: the names of IDMP stay on this server from now on"
+        );
+    }
+}
+
+/// Whether a replica reads the names of IDMP: Latchkey does, and by `compatible-with` all those that
+/// tell no version, as Redis. So does whoever wants only a file, which a server that reads them has made.
+fn reads_names(state: &State, id: ClientId) -> bool {
+    let is_redis_8 = state.newer().volatile == Version::REDIS_12;
+    let replica = state.clients.get(id).and_then(|client| client.replica.as_deref());
+    replica.is_some_and(|replica| {
+        replica.snapshot_only || replica.run_id.is_some() || is_redis_8 && replica.version.is_none()
+    })
 }
 
 /// Closes the former connection of a replica that has reconnected, which may still look alive here:
@@ -384,17 +402,7 @@ fn choose_producers(core: &mut Core, due: &mut Due) {
     if !core.state.newer().producers || !core.keyspace.may_have_producers() {
         return;
     }
-    let is_redis_8 = core.state.newer().volatile == Version::REDIS_12;
-    let reads = |&id: &ClientId| {
-        let replica = core.state.clients.get(id).and_then(|client| client.replica.as_deref());
-        // As for deadlines of fields; replicas of Redis tell no version.
-        replica.is_some_and(|replica| {
-            replica.snapshot_only
-                || replica.run_id.is_some()
-                || is_redis_8 && replica.version.is_none()
-        })
-    };
-    due.producers = due.replicas.iter().all(reads);
+    due.producers = due.replicas.iter().all(|&id| reads_names(&core.state, id));
     due.by_pipe |= !due.producers && due.finds_end;
 }
 

@@ -243,6 +243,11 @@ impl State {
         }
     }
 
+    /// Whether replicas and the AOF are told the names that producers give entries (XADD IDMP).
+    pub fn repeats_names(&self) -> bool {
+        self.newer().producers && !self.replication.had_older_replica
+    }
+
     /// Writes a line to the log.
     pub fn log(&self, level: Level, message: std::fmt::Arguments<'_>) {
         self.logger.write(self.real_now(), level, message);

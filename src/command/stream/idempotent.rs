@@ -142,7 +142,7 @@ impl<'a> NamedEntry<'a> {
         };
         let limits = limits(ctx);
         ctx.core.keyspace.producers_mut(slot, limits)?.repeated += 1;
-        if ctx.core.state.newer().producers {
+        if ctx.core.state.repeats_names() {
             ctx.core.keyspace.changed_aside(1);
             self.repeat(ctx, id);
         }
@@ -165,7 +165,7 @@ impl<'a> NamedEntry<'a> {
     /// Repeats the request without trimming.
     pub fn repeat(&self, ctx: &mut Context<'_>, id: StreamId) {
         let key = ctx.args.get(1);
-        let is_told = ctx.core.state.newer().producers;
+        let is_told = ctx.core.state.repeats_names();
         ctx.instead_gathered(|ctx, request| {
             request.extend([b"XADD".to_vec(), key.to_vec()]);
             if is_told {
@@ -284,7 +284,7 @@ fn xidmprecord(ctx: &mut Context<'_>) -> CommandResult {
 /// Counts a change of what a stream remembers, which concerns nobody that watches the key. It is no
 /// change of data where no file has it.
 fn conclude(ctx: &mut Context<'_>) {
-    if ctx.core.state.newer().producers {
+    if ctx.core.state.repeats_names() {
         ctx.core.keyspace.changed_aside(1);
     }
 }

@@ -282,6 +282,37 @@ fn commands_that_are_new_become_old_ones() {
 }
 
 #[test]
+fn once_a_replica_of_redis_follows_entries_are_repeated_without_their_names() {
+    let dir = tempfile::tempdir().expect("a temporary folder can be made");
+    let folder = format!("dir {}", dir.path().display());
+    let lines = [folder.as_str(), "appendonly yes", "appendfsync always"];
+    let server = TestServer::start(&lines.map(str::to_owned));
+    let mut client = server.connect();
+    let mut add = |name: &str| client.call(&["XADD", "y", "IDMP", "p", name, "*", "f", "v"]).show();
+    add("a");
+    let follow = |says: &[&str]| {
+        let mut replica = server.connect();
+        says.iter().for_each(|says| drop(replica.call(&["REPLCONF", "capa", says])));
+        replica.send(&["PSYNC", "?", "-1"]);
+        server.settle();
+        replica
+    };
+    let ours = follow(&["run-id=0123456789"]);
+    add("b");
+    // Redis says nothing of that kind. It may come back and continue with the backlog.
+    let redis = follow(&["eof", "psync2"]);
+    add("c");
+    drop((ours, redis));
+    server.settle();
+    let last = add("d");
+    assert_eq!(add("d"), last, "the names are remembered here");
+    let log = std::fs::read(dir.path().join("appendonlydir/appendonly.aof.1.incr.aof"));
+    let log = String::from_utf8_lossy(&log.unwrap()).replace("\r\n", " ");
+    let requests = log.split("XADD").skip(1).map(|request| request.contains("IDMP"));
+    assert_eq!(requests.collect::<Vec<_>>(), [true, true, false, false], "{log}");
+}
+
+#[test]
 fn a_set_that_is_popped_nearly_empty_has_a_smaller_encoding_than_where_it_is_repeated() {
     let (_server, mut client) = start(&[]);
     let long = "y".repeat(80);
