@@ -64,6 +64,7 @@ impl Keyspace {
             if let Some(loaded) = Loaded::of(entry.value(), &self.now) {
                 beside.locks.note_loaded(database, key.bytes, loaded, &self.now);
             } else if lock::is_semaphore(entry.value()) {
+                beside.locks.fences.learn(lock::newest_fence(entry.value()));
                 beside.semaphores.push((database, key.bytes.into()));
             }
         }

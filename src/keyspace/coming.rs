@@ -126,6 +126,7 @@ impl Keyspace {
         match loaded {
             Some(loaded) => self.locks.note_loaded(database, entry.key(), loaded, &self.now),
             None => {
+                self.locks.fences.learn(lock::newest_fence(entry.value()));
                 self.semaphores.note(database, entry.key());
                 false
             }

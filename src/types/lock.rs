@@ -72,6 +72,10 @@ pub struct Lock<'a> {
     pub readers: usize,
 }
 
+/// The most permits of a semaphore. A larger sorted set does not count as one: a request visits
+/// each permit.
+pub const PERMITS_MAX: usize = 10_000;
+
 /// The content of a reader's field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reader {
@@ -160,6 +164,21 @@ pub fn is_permit(member: &[u8]) -> bool {
 /// The owner that a permit names: before its last two `#`. Another member: all of it.
 pub fn owner_of_permit(permit: &[u8]) -> &[u8] {
     permit.rsplitn(3, |byte| *byte == b'#').nth(2).unwrap_or(permit)
+}
+
+/// The fence that a permit names; 0: none.
+pub fn fence_of_permit(permit: &[u8]) -> u64 {
+    let fence = permit.rsplitn(3, |byte| *byte == b'#').nth(1);
+    fence.and_then(parse_i64).map_or(0, |fence| u64::try_from(fence).unwrap_or(0))
+}
+
+/// The newest fence of a semaphore's permits; 0 for another value, also for a semaphore with more
+/// permits than are granted here.
+pub fn newest_fence(value: ValueRef<'_, Value>) -> u64 {
+    let set = SortedSet::view(value).filter(|set| set.len() <= PERMITS_MAX);
+    let permits = set.into_iter().flat_map(|set| set.iter());
+    let fences = permits.map(|(_, permit)| fence_of_permit(permit.as_ref()));
+    fences.max().unwrap_or(0)
 }
 
 /// Whether a key's value is a semaphore, by the first of its permits.

@@ -1,4 +1,5 @@
-// Registers, locks and queues of real servers under kills, pauses, cut connections and changes of the primary. The histories of
+// Registers, locks, semaphores, queues and streams of real servers under kills, pauses, cut connections, partitions and changes of
+// the primary. The histories of
 // clients are judged by porcupine, which others wrote and use: is there an order of all requests, each between its beginning and
 // its end, in which one server without faults would have answered so?
 //
@@ -28,13 +29,15 @@ import (
 const (
 	clients = 8
 	keys    = 8
+	// Of a semaphore.
+	permits = 2
 	// A part of a history that takes longer to judge is reported as not judged.
 	judging = time.Minute
 	// The servers' clocks end no lock of a run.
 	lease = "PX 3600000"
 )
 
-var models = map[string]porcupine.Model{"register": register, "lock": lock, "queue": queue}
+var models = map[string]porcupine.Model{"register": register, "lock": lock, "semaphore": semaphore, "queue": queue, "stream": queue}
 
 // Errors by which a server says that it has not run a request.
 var refusals = []string{"READONLY", "LOADING", "MASTERDOWN", "NOREPLICAS", "UNBLOCKED"}
@@ -65,10 +68,10 @@ func (c *client) name() string {
 
 // try sends a request, and puts its reply into `o` by `read`. It returns whether the reply is known.
 func (c *client) try(o op, request string, read func(any, *op)) (op, bool) {
-	if c.conn == nil || c.asked != c.world.primary.Load() {
+	if asks := c.world.primaryFor(c.number); c.conn == nil || c.asked != asks {
 		c.drop()
-		c.asked = c.world.primary.Load()
-		conn, err := dial(c.world.nodes[c.asked].address)
+		c.asked = asks
+		conn, err := dial(c.world.nodes[c.asked].socket)
 		if err != nil {
 			time.Sleep(5 * time.Millisecond)
 			return o, false
@@ -84,7 +87,10 @@ func (c *client) try(o op, request string, read func(any, *op)) (op, bool) {
 	o.Return = time.Since(c.begun).Nanoseconds()
 	if err != nil {
 		c.drop()
-	} else if text, is := replies[0].(refusal); is {
+	} else if text, is := replies[0].(refusal); is && strings.HasPrefix(string(text), "NOGROUP") {
+		// The stream is gone, or was: nothing can be read.
+		replies[0] = nil
+	} else if is {
 		for _, word := range refusals {
 			if strings.HasPrefix(string(text), word) {
 				c.drop()
@@ -137,7 +143,7 @@ var subjects = map[string]func(*client){
 	"lock": func(c *client) {
 		key, owner := c.key(), c.name()
 		if c.plant == "stolen" && c.random.IntN(10) == 0 {
-			ask(c.world.nodes[0].address, "DEL "+key)
+			ask(c.world.nodes[0].socket, "DEL "+key)
 		}
 		var got op
 		for known := false; !known; {
@@ -161,26 +167,78 @@ var subjects = map[string]func(*client){
 				fmt.Sprintf("LOCK.RELEASE %s %s FENCE %d", key, owner, got.Number), number)
 		}
 	},
+	"semaphore": func(c *client) {
+		key, owner := c.key(), c.name()
+		if c.plant == "stolen" && c.random.IntN(10) == 0 {
+			ask(c.world.nodes[0].socket, "DEL "+key)
+		}
+		var got op
+		for known := false; !known; {
+			if c.ended.Load() {
+				return
+			}
+			request := fmt.Sprintf("SEM.ACQUIRE %s %s LIMIT %d %s", key, owner, permits, lease)
+			got, known = c.try(op{Key: key, Kind: "acquire", Value: owner}, request, func(reply any, o *op) {
+				list := reply.([]any)
+				if permits, granted := list[0].([]any); granted {
+					text(permits[0], o)
+					number(list[1], o)
+				}
+			})
+		}
+		if got.Number == 0 {
+			return
+		}
+		time.Sleep(time.Duration(c.random.IntN(2000)) * time.Microsecond)
+		for known := false; !known && !c.ended.Load(); {
+			_, known = c.try(op{Key: key, Kind: "release", Value: owner, Fence: got.Number}, "SEM.RELEASE "+key+" "+got.Text, number)
+		}
+	},
 	"queue": func(c *client) {
 		key := c.key()
 		if c.random.IntN(2) == 0 {
 			value := c.name()
 			c.try(op{Key: key, Kind: "push", Value: value}, "RPUSH "+key+" "+value, number)
 		} else {
-			c.try(op{Key: key, Kind: "pop"}, "LPOP "+key, text)
+			c.pop("queue", key)
+		}
+	},
+	"stream": func(c *client) {
+		key := c.key()
+		if c.random.IntN(2) == 0 {
+			value := c.name()
+			c.try(op{Key: key, Kind: "push", Value: value}, "XADD "+key+" * v "+value, text)
+		} else {
+			c.pop("stream", key)
 		}
 	},
 }
 
+// pop takes the first element, or the first entry that the group has not seen.
+func (c *client) pop(subject, key string) (op, bool) {
+	if subject == "queue" {
+		return c.try(op{Key: key, Kind: "pop"}, "LPOP "+key, text)
+	}
+	return c.try(op{Key: key, Kind: "pop"}, "XREADGROUP GROUP all me COUNT 1 NOACK STREAMS "+key+" >", func(reply any, o *op) {
+		if streams, is := reply.([]any); is {
+			entry := streams[0].([]any)[1].([]any)[0].([]any)
+			text(entry[1].([]any)[1], o)
+		}
+	})
+}
+
 // history runs one round on new keys.
 func (w *world) history(subject, disturbance, plant string, round int) []op {
+	if subject == "stream" {
+		w.createGroups(round)
+	}
 	var ended atomic.Bool
 	var all []*client
 	var group sync.WaitGroup
 	begun := time.Now()
 	for number := range clients {
 		c := &client{number: number, world: w, random: rand.New(rand.NewPCG(w.random.Uint64(), 1)), begun: begun, round: round, ended: &ended,
-			confirmed: disturbance == "promotions" && plant != "unconfirmed", plant: plant}
+			confirmed: (disturbance == "promotions" || disturbance == "partitions") && plant != "unconfirmed", plant: plant}
 		all = append(all, c)
 		group.Go(func() {
 			for !ended.Load() {
@@ -201,13 +259,15 @@ func (w *world) history(subject, disturbance, plant string, round int) []op {
 	last := all[0]
 	for key := range keys {
 		key := fmt.Sprintf("r%d.%d", round, key)
-		for more := subject != "lock"; more; {
-			kind, request := "get", "GETEX "+key+" PERSIST"
-			if subject == "queue" {
-				kind, request = "pop", "LPOP "+key
+		pops := subject == "queue" || subject == "stream"
+		for more := pops || subject == "register"; more; {
+			if pops {
+				o, known := last.pop(subject, key)
+				more = !known || o.Text != ""
+			} else {
+				_, known := last.try(op{Key: key, Kind: "get"}, "GETEX "+key+" PERSIST", text)
+				more = !known
 			}
-			o, known := last.try(op{Key: key, Kind: kind}, request, text)
-			more = !known || subject == "queue" && o.Text != ""
 		}
 	}
 	var seen []op
@@ -216,6 +276,19 @@ func (w *world) history(subject, disturbance, plant string, round int) []op {
 		seen = append(seen, c.seen...)
 	}
 	return seen
+}
+
+// createGroups makes the streams of a round, with a group that has seen nothing.
+func (w *world) createGroups(round int) {
+	c, err := dial(w.nodes[w.primary.Load()].socket)
+	check(err)
+	defer c.Close()
+	var requests []string
+	for key := range keys {
+		requests = append(requests, fmt.Sprintf("XGROUP CREATE r%d.%d all 0 MKSTREAM", round, key))
+	}
+	_, err = c.do(append(requests, fmt.Sprintf("WAIT %d 1000", len(w.nodes)-1))...)
+	check(err)
 }
 
 func judge(subject string, history []op) porcupine.CheckResult {
@@ -260,6 +333,9 @@ func read(path string) (history []op) {
 
 // run returns Illegal if a history of a scenario is, Unknown if none could be judged in time, and Ok.
 func run(program, subject, disturbance, plant, folder string, rounds int, seed uint64) porcupine.CheckResult {
+	if disturbance == "partitions" && !hasNetwork() {
+		return map[bool]porcupine.CheckResult{true: porcupine.Ok, false: porcupine.Illegal}[plant == ""]
+	}
 	w := newWorld(program, disturbance, plant, seed)
 	defer w.end()
 	result, judged, total, unknown := porcupine.Unknown, 0, 0, 0
@@ -307,11 +383,16 @@ func main() {
 		fmt.Println(len(history), "operations:", judge(subject, history))
 		return
 	}
+	if enterNetwork() != nil {
+		fmt.Println("SKIPPED partitions: they need root, unshare and ip")
+	}
 	fmt.Printf("seed %d\n%-9s %-10s %-11s %5s %6s %8s %8s  verdict\n", *seed, "", "", "planted", "runs", "judged", "requests", "unknown")
 	failed := false
 	if *plants {
 		for _, scenario := range [][3]string{{"register", "kills", "no-log"}, {"lock", "kills", "no-log"}, {"queue", "kills", "no-log"},
-			{"register", "promotions", "unconfirmed"}, {"lock", "promotions", "unconfirmed"}, {"queue", "promotions", "unconfirmed"}, {"lock", "cuts", "stolen"}} {
+			{"register", "promotions", "unconfirmed"}, {"lock", "promotions", "unconfirmed"}, {"queue", "promotions", "unconfirmed"}, {"lock", "cuts", "stolen"},
+			{"semaphore", "cuts", "stolen"}, {"semaphore", "promotions", "unconfirmed"}, {"stream", "kills", "no-log"}, {"stream", "partitions", "unconfirmed"},
+			{"register", "partitions", "unconfirmed"}} {
 			failed = run(*program, scenario[0], scenario[1], scenario[2], "", *rounds, *seed) != porcupine.Illegal || failed
 		}
 	} else {
@@ -326,7 +407,8 @@ func main() {
 			}
 			return !named(all) || named([]string{name})
 		}
-		kinds, events := []string{"register", "lock", "queue"}, []string{"kills", "pauses", "cuts", "handovers", "promotions"}
+		kinds := []string{"register", "lock", "semaphore", "queue", "stream"}
+		events := []string{"kills", "pauses", "cuts", "handovers", "promotions", "partitions"}
 		for _, subject := range kinds {
 			for _, disturbance := range events {
 				if wanted(subject, kinds) && wanted(disturbance, events) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/anishathalye/porcupine"
@@ -98,13 +99,62 @@ var lock = model(grant{}, func(state any, o op) (bool, any) {
 	return false, g
 })
 
+// holder is one of a semaphore's; fence 0: nobody has seen it.
+type holder struct {
+	owner string
+	fence int64
+}
+
+// held is the state of a semaphore: its holders, the free places last.
+type held struct {
+	holders [permits]holder
+	newest  int64
+}
+
+// A semaphore: granted to so many owners at a time, each grant with a fence above all others.
+var semaphore = model(held{}, func(state any, o op) (bool, any) {
+	s := state.(held)
+	at, free := slices.IndexFunc(s.holders[:], func(h holder) bool { return h.owner == o.Value }), slices.Index(s.holders[:], holder{})
+	sorted := func() held {
+		slices.SortFunc(s.holders[:], func(a, b holder) int { return strings.Compare(b.owner, a.owner) })
+		return s
+	}
+	switch o.Kind {
+	case "acquire":
+		switch {
+		case at >= 0 && s.holders[at].fence != 0:
+			return o.Unknown || s.holders[at].fence == o.Number, s
+		case at < 0 && free < 0:
+			return o.Unknown || o.Number == 0, s
+		case at < 0:
+			at = free
+		}
+		if o.Unknown {
+			s.holders[at] = holder{owner: o.Value}
+			return true, sorted()
+		}
+		// A grant that nobody has seen may be older than those that followed.
+		fits := o.Number > s.newest || o.Number > 0 && s.holders[at].owner == o.Value
+		s.holders[at], s.newest = holder{o.Value, o.Number}, max(s.newest, o.Number)
+		return fits, sorted()
+	case "release":
+		is := at >= 0 && (o.Fence == 0 || s.holders[at].fence == 0 || s.holders[at].fence == o.Fence)
+		if is {
+			s.holders[at] = holder{}
+		}
+		return o.Unknown || is == (o.Number == 1), sorted()
+	}
+	return false, s
+})
+
 // A queue: what is pushed first is popped first. The state has a comma after each value.
 var queue = model("", func(state any, o op) (bool, any) {
 	values := state.(string)
 	switch o.Kind {
 	case "push":
 		values += o.Value + ","
-		return o.Unknown || o.Number == int64(strings.Count(values, ",")), values
+		// The entry of a stream gets an ID in place of its number.
+		return o.Unknown || o.Text != "" || o.Number == int64(strings.Count(values, ",")), values
 	case "pop":
 		first, rest, _ := strings.Cut(values, ",")
 		return o.Unknown || first == o.Text, rest

@@ -12,31 +12,45 @@ import (
 	"time"
 )
 
-// node is a server with a folder and a port, which it keeps when it is started again.
+// node is a server with a folder and an address, which it keeps when it is started again. Nodes reach each other by the address,
+// clients by the socket, which no partition concerns.
 type node struct {
-	program, folder, address string
-	lines                    []string
-	process                  *exec.Cmd
+	program, folder, address, socket string
+	// Begins the command, in a namespace of its own.
+	prefix  []string
+	name    string
+	lines   []string
+	process *exec.Cmd
 }
 
-func newNode(program string, lines ...string) *node {
+func newNode(program string, isAlone bool, lines ...string) *node {
 	folder, err := os.MkdirTemp("", "linearizable")
 	check(err)
+	n := &node{program: program, folder: folder, socket: folder + "/socket", lines: lines}
+	if isAlone {
+		n.name, n.address = addNamespace()
+		n.prefix = []string{"ip", "netns", "exec", n.name}
+		n.lines = append(n.lines, "--protected-mode", "no")
+		return n
+	}
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	check(err)
 	defer free.Close()
-	return &node{program: program, folder: folder, address: free.Addr().String(), lines: lines}
+	n.address = free.Addr().String()
+	return n
 }
 
 func (n *node) start(more ...string) {
-	_, port, err := net.SplitHostPort(n.address)
+	host, port, err := net.SplitHostPort(n.address)
 	check(err)
-	args := append([]string{"--port", port, "--bind", "127.0.0.1", "--dir", n.folder, "--save", "", "--logfile", n.folder + "/log",
+	args := append([]string{"--port", port, "--bind", host, "--unixsocket", n.socket, "--dir", n.folder, "--save", "", "--logfile", n.folder + "/log",
 		"--repl-diskless-sync-delay", "0", "--repl-timeout", "60"}, n.lines...)
-	n.process = exec.Command(n.program, append(args, more...)...)
+	command := append(append([]string{}, n.prefix...), n.program)
+	command = append(append(command, args...), more...)
+	n.process = exec.Command(command[0], command[1:]...)
 	check(n.process.Start())
 	until("a server answers", func() bool {
-		reply, err := ask(n.address, "PING")
+		reply, err := ask(n.socket, "PING")
 		return err == nil && reply == "PONG"
 	})
 }
@@ -49,7 +63,7 @@ func (n *node) kill() {
 func (n *node) signal(s syscall.Signal) { n.process.Process.Signal(s) }
 
 func (n *node) ask(request string) any {
-	reply, err := ask(n.address, request)
+	reply, err := ask(n.socket, request)
 	check(err)
 	return reply
 }
@@ -67,7 +81,17 @@ func (n *node) follow(primary *node) {
 type world struct {
 	nodes   []*node
 	primary atomic.Int32
-	random  *rand.Rand
+	// The node that is cut off; -1: none.
+	cut    atomic.Int32
+	random *rand.Rand
+}
+
+// primaryFor is the node that a client takes for the primary: each has a side, which is that of a node.
+func (w *world) primaryFor(client int) int32 {
+	if cut := w.cut.Load(); cut >= 0 && client%len(w.nodes) == int(cut) {
+		return cut
+	}
+	return w.primary.Load()
 }
 
 func (w *world) pause(least, most int) {
@@ -118,12 +142,27 @@ var disturbances = map[string]func(*world){
 		}
 		from.follow(to)
 	},
+	// A primary is cut off, and goes on beside its successor, each with clients of its side.
+	"partitions": func(w *world) {
+		from, to := w.nodes[w.primary.Load()], w.nodes[1-w.primary.Load()]
+		w.cut.Store(w.primary.Load())
+		setLink(from.name, "down")
+		w.pause(10, 300)
+		to.ask("REPLICAOF NO ONE")
+		w.primary.Store(1 - w.primary.Load())
+		w.pause(100, 600)
+		setLink(from.name, "up")
+		w.cut.Store(-1)
+		from.follow(to)
+	},
 }
 
 func newWorld(program, disturbance string, plant string, seed uint64) *world {
 	w := &world{random: rand.New(rand.NewPCG(seed, 0))}
 	count := 1
-	if disturbance == "handovers" || disturbance == "promotions" {
+	w.cut.Store(-1)
+	isParted := disturbance == "partitions"
+	if disturbance == "handovers" || disturbance == "promotions" || isParted {
 		count = 2
 	}
 	log := []string{"--appendonly", "yes", "--appendfsync", "always"}
@@ -131,7 +170,7 @@ func newWorld(program, disturbance string, plant string, seed uint64) *world {
 		log = nil
 	}
 	for range count {
-		n := newNode(program, log...)
+		n := newNode(program, isParted, log...)
 		n.start()
 		w.nodes = append(w.nodes, n)
 	}

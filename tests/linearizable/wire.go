@@ -26,7 +26,11 @@ type conn struct {
 }
 
 func dial(address string) (*conn, error) {
-	c, err := net.DialTimeout("tcp", address, time.Second)
+	network := "tcp"
+	if strings.HasPrefix(address, "/") {
+		network = "unix"
+	}
+	c, err := net.DialTimeout(network, address, time.Second)
 	if err != nil {
 		return nil, err
 	}

@@ -22,7 +22,7 @@ use crate::keyspace::waiting::Wanted;
 use crate::state::context::{CommandResult, Context, Origin, Outcome};
 use crate::state::spec::{CommandSpec, Flags, KeySpec};
 use crate::types::journal::Edit;
-use crate::types::lock;
+use crate::types::lock::{self, PERMITS_MAX};
 use crate::types::sorted_set::SortedSet;
 
 #[rustfmt::skip]
@@ -40,9 +40,6 @@ pub const COMMANDS: &[CommandSpec] = &[
 
 const BAD_LIMIT: CommandError = CommandError::Text("ERR LIMIT should be between 1 and 10000");
 const COUNT_ABOVE_LIMIT: CommandError = CommandError::Text("ERR COUNT is greater than LIMIT");
-/// The most permits of a semaphore. A larger sorted set does not count as one: a request visits
-/// each permit.
-const LIMIT_MAX: usize = 10_000;
 /// The latest deadline: above it scores are not exact.
 const DEADLINE_MS_MAX: i64 = 1 << 53;
 
@@ -67,7 +64,7 @@ impl<'a> Acquire<'a> {
         while !arguments.is_at_end() {
             if limit.is_none() && arguments.take_word("LIMIT") {
                 let most = arguments.take_positive(BAD_LIMIT)?;
-                limit = Some(Some(most).filter(|&most| most <= LIMIT_MAX).ok_or(BAD_LIMIT)?);
+                limit = Some(Some(most).filter(|&most| most <= PERMITS_MAX).ok_or(BAD_LIMIT)?);
             } else if lease_ms.is_none() && arguments.take_word("PX") {
                 lease_ms = Some(take_lease(&mut arguments, "sem.acquire")?);
             } else if count.is_none() && arguments.take_word("COUNT") {
@@ -136,7 +133,7 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
         check_room(ctx)?;
     }
     let fence = match own.first() {
-        Some((_, permit)) if needed == 0 => fence_in(permit),
+        Some((_, permit)) if needed == 0 => lock::fence_of_permit(permit),
         _ => ctx.core.keyspace.locks.fences.grant(),
     };
     own.truncate(asked.count);
@@ -213,13 +210,6 @@ fn renewed(
     })
 }
 
-/// The fence that a permit names; 0 if it names none.
-fn fence_in(permit: &[u8]) -> u64 {
-    let fence = permit.rsplitn(3, |byte| *byte == b'#').nth(1);
-    let fence = fence.and_then(|text| std::str::from_utf8(text).ok());
-    fence.and_then(|text| text.parse().ok()).unwrap_or(0)
-}
-
 fn refuse(
     ctx: &mut Context<'_>,
     key: Key<'_>,
@@ -248,7 +238,7 @@ fn refuse(
 /// Errors: WRONGTYPE.
 fn remove_ended(ctx: &mut Context<'_>, key: Key<'_>) -> Result<Option<Slot>, CommandError> {
     let Some(slot) = ctx.core.keyspace.slot_of::<SortedSet>(key)? else { return Ok(None) };
-    if ctx.core.keyspace.view::<SortedSet>(slot)?.len() > LIMIT_MAX {
+    if ctx.core.keyspace.view::<SortedSet>(slot)?.len() > PERMITS_MAX {
         return Err(CommandError::WrongType);
     }
     let now_ms = ctx.core.state.now.unix().0 as f64;
@@ -377,7 +367,7 @@ fn info(ctx: &mut Context<'_>) -> CommandResult {
     let now_ms = ctx.core.state.now.unix().0;
     let mut permits = Vec::new();
     if let Some(set) = ctx.core.keyspace.read::<SortedSet>(key)? {
-        if set.len() > LIMIT_MAX {
+        if set.len() > PERMITS_MAX {
             return Err(CommandError::WrongType);
         }
         let held = set.iter().filter(|(score, _)| *score >= now_ms as f64);
@@ -405,8 +395,17 @@ mod tests {
 
     #[test]
     fn a_permit_names_its_owner_and_fence() {
-        assert_eq!((owner_of_permit(b"alice#12#3"), fence_in(b"alice#12#3")), (&b"alice"[..], 12));
-        assert_eq!((owner_of_permit(b"a#b#12#3"), fence_in(b"a#b#12#3")), (&b"a#b"[..], 12));
-        assert_eq!((owner_of_permit(b"foreign"), fence_in(b"foreign")), (&b"foreign"[..], 0));
+        assert_eq!(
+            (owner_of_permit(b"alice#12#3"), lock::fence_of_permit(b"alice#12#3")),
+            (&b"alice"[..], 12)
+        );
+        assert_eq!(
+            (owner_of_permit(b"a#b#12#3"), lock::fence_of_permit(b"a#b#12#3")),
+            (&b"a#b"[..], 12)
+        );
+        assert_eq!(
+            (owner_of_permit(b"foreign"), lock::fence_of_permit(b"foreign")),
+            (&b"foreign"[..], 0)
+        );
     }
 }

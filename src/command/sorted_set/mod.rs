@@ -188,6 +188,8 @@ pub(crate) fn add_pairs(
             true => keyspace.note_coming(key.bytes),
             false if ctx.caller.is_repeating() => {
                 keyspace.semaphores.note(keyspace.selected(), key.bytes);
+                let fences = pairs.iter().map(|(_, permit)| lock::fence_of_permit(permit));
+                fences.for_each(|fence| keyspace.locks.fences.learn(fence));
             }
             false => {}
         }
