@@ -150,8 +150,8 @@ pub struct Replication {
     pub wants_acks: bool,
     /// Clients may have [`crate::client::ClientFlags::LOST_WRITES`].
     pub has_lost_writes: bool,
-    /// A replica has followed that refuses XADD with IDMP: it would lack the entry. It may come back
-    /// and continue with the backlog, so this stays.
+    /// A replica has followed that refuses XADD with IDMP: it would lack the entry. It may come
+    /// back and continue with the backlog, so this stays.
     pub had_older_replica: bool,
     /// A replica has more to receive than one turn allows.
     pub has_more: bool,

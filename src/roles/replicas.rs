@@ -71,8 +71,8 @@ fn make_replica(state: &mut State, id: ClientId) {
     }
 }
 
-/// Whether a replica reads the names of IDMP: Latchkey does, and by `compatible-with` all those that
-/// tell no version, as Redis. So does whoever wants only a file, which a server that reads them has made.
+/// Whether a replica reads the names of IDMP: Latchkey does, and by `compatible-with` all those
+/// that tell no version, as Redis. Whoever wants only a file may keep it for such a server.
 fn reads_names(state: &State, id: ClientId) -> bool {
     let is_redis_8 = state.newer().volatile == Version::REDIS_12;
     let replica = state.clients.get(id).and_then(|client| client.replica.as_deref());

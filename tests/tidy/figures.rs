@@ -34,7 +34,7 @@ const QUOTED: &[(&str, &str, &str, &str, &str)] = &[
     ("docs/locks.md", "last ten holdings,", "keyspace/lock_history.rs", "HOLDINGS_KEPT", "10"),
     ("docs/locks.md", "at most 100 locks", "command/lock/many.rs", "KEYS_MAX", "100"),
     ("docs/locks.md", "at most 1000)", "command/lock/mod.rs", "TAKEN_MAX", "1000"),
-    ("docs/locks.md", "10,000) are held", "command/lock/semaphore.rs", "LIMIT_MAX", "10_000"),
+    ("docs/locks.md", "10,000) are held", "types/lock.rs", "PERMITS_MAX", "10_000"),
     ("docs/operate.md", "above 90% of", "server/check_system.rs", "DATA_PERCENT_MAX", "90"),
     ("docs/operate.md", "is above 10 |", "server/check_system.rs", "SWAPPINESS_MAX", "10"),
     ("docs/operate.md", "median of five", "server/check_system.rs", "SYNCS", "5"),
