@@ -145,12 +145,16 @@ fn a_backup_beside_writes_is_complete_or_not_there_whenever_it_is_killed() {
     });
     let begun = Instant::now();
     succeed(&mut backup(server.port, folder.path()));
-    let whole = begun.elapsed();
+    let mut whole = begun.elapsed();
     let kills = number_from("BACKUP_KILLS", KILLS);
     let mut killed = 0;
     for _ in 0..kills * 5 {
         let time = whole.mul_f64(random.f64());
-        killed += u64::from(kill_after(&mut backup(server.port, folder.path()), time));
+        match kill_after(&mut backup(server.port, folder.path()), time) {
+            true => killed += 1,
+            // It takes less time than then, when the machine had more to do.
+            false => whole = whole.mul_f64(0.8),
+        }
         if killed == kills {
             break;
         }
