@@ -151,10 +151,14 @@ func (g *grant) acquire(ctx context.Context) error {
 		}
 		began := time.Now()
 		answer, err := g.ask(ctx, asked, block > 0 || broken > 0)
+		if ctx.Err() != nil {
+			// Its connection may be closed already. A grant is given back.
+			return ctx.Err()
+		}
 		if err != nil {
 			// It may have been granted. The same owner that asks again finds its grant, or stands in the queue anew.
-			if broken++; isReply(err) || ctx.Err() != nil || broken == tries {
-				return errors.Join(ctx.Err(), err)
+			if broken++; isReply(err) || broken == tries {
+				return err
 			}
 			block = 0
 			continue

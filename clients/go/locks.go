@@ -87,7 +87,8 @@ type Locks struct{ client redis.UniversalClient }
 // New gives Locks of a *redis.Client (also one of NewFailoverClient) or a *redis.ClusterClient.
 func New(client redis.UniversalClient) *Locks { return &Locks{client} }
 
-// Acquire takes a lock. Errors: *NotGrantedError, the context's, which leave nothing held and nobody waiting, and go-redis's.
+// Acquire takes a lock. Errors: *NotGrantedError, the context's alone, which leaves nothing held and nobody waiting, and
+// go-redis's.
 func (l *Locks) Acquire(ctx context.Context, key string, options Options) (*Lock, error) {
 	return l.AcquireAll(ctx, []string{key}, options)
 }

@@ -141,15 +141,25 @@ class _Held:
         try:
             await self._run(self._acquire(wait))
         except BaseException as error:
-            if not isinstance(error, (NotGranted, ResponseError)):
-                # A cancelled task, or a connection that broke: nobody will release what may have been granted.
+            giving_back = asyncio.ensure_future(self._give_back(not isinstance(error, (NotGranted, ResponseError))))
+            while not giving_back.done():
                 try:
-                    await self._run(self._abandon())
-                except RedisError:
-                    pass  # It ends with its lease.
-            await self._close()
+                    await asyncio.shield(giving_back)
+                except asyncio.CancelledError:
+                    pass  # Once more: the first one is on its way to the caller.
             raise
         return self
+
+    async def _give_back(self, is_unknown):
+        if is_unknown:
+            # A cancelled task, or a connection that broke: nobody will release what may have been granted. The loop closes that
+            # connection in its next turn; what is granted to it after the release would stay.
+            await asyncio.sleep(0)
+            try:
+                await self._run(self._abandon())
+            except RedisError:
+                pass  # It ends with its lease.
+        await self._close()
 
     async def _run(self, requests):
         """Answers the requests of a generator, and gives its result."""

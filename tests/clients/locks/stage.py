@@ -2,7 +2,7 @@
 """The servers for a table of cases: `stage.py COMMAND ...` starts them, runs the command, and ends them; its status is the command's.
 
 The command finds them in its environment: PORT of a server; RELAY of a port that leads there and loses replies when it is told
-(`RELAY.LOSE n`: the next n of locks and semaphores, each with its connection); CLUSTER, ports of primaries; SENTINEL, the port
+(`RELAY.LOSE n`: the next n of locks and semaphores, each with its connection; `RELAY.HOLD n`: without it); CLUSTER, ports of primaries; SENTINEL, the port
 of a sentinel that watches the server as `primary`, or empty where there is no redis-server to be one; REDIS_URL of the server.
 """
 
@@ -23,11 +23,11 @@ from shutil import which  # noqa: E402
 class Relay:
     """Passes bytes on in both directions, but for the replies that it is to lose."""
 
-    LOSE = re.compile(rb"RELAY\.LOSE\r\n\$\d+\r\n(\d+)\r\n")
+    TOLD = re.compile(rb"RELAY\.(LOSE|HOLD)\r\n\$\d+\r\n(\d+)\r\n")
     ASKS = re.compile(rb"\r\n(LOCK|SEM)\.(ACQUIRE|MACQUIRE|RELEASE)\r\n")
 
     def __init__(self, port):
-        self.port, self.losing = port, 0
+        self.port, self.left = port, {b"LOSE": 0, b"HOLD": 0}
 
     async def meet(self, client, to_client):
         server, to_server = await asyncio.open_connection("127.0.0.1", self.port)
@@ -35,16 +35,19 @@ class Relay:
 
         async def replies():
             while data := await server.read(65536):
-                if asked and self.losing:
-                    self.losing -= 1
+                if asked and self.left[b"LOSE"]:
+                    self.left[b"LOSE"] -= 1
                     return
+                if asked and self.left[b"HOLD"]:
+                    self.left[b"HOLD"] -= 1
+                    continue
                 to_client.write(data)
 
         async def requests():
             nonlocal asked
             while data := await client.read(65536):
-                if lose := self.LOSE.search(data):
-                    self.losing = int(lose[1])
+                if told := self.TOLD.search(data):
+                    self.left[told[1]] = int(told[2])
                     to_client.write(b"+OK\r\n")
                 else:
                     asked = bool(self.ASKS.search(data))

@@ -35,6 +35,7 @@ class Case {
   grants = {};
   begun = {};
   signals = {};
+  aborts = {};
 
   constructor(tag, client) {
     Object.assign(this, { tag: `{${tag}}`, client, locks: new Locks(client) });
@@ -52,7 +53,7 @@ class Case {
     } catch (failed) {
       if (failed instanceof assert.AssertionError) throw failed;
       result = failed;
-      error = failed instanceof NotGrantedError ? "not granted" : failed instanceof LockLostError ? "lost" : failed instanceof Own ? "own" : "server";
+      error = failed instanceof NotGrantedError ? "not granted" : failed instanceof LockLostError ? "lost" : failed instanceof Own ? "own" : failed.name === "AbortError" ? "cancelled" : "server";
       if (error === "server" && !/^[A-Z]+ /.test(failed.message)) error = failed.stack;
     }
     assert.equal(error, step.error, told);
@@ -65,8 +66,8 @@ class Case {
     if (!error) this.grants[step.as] = result;
   }
 
-  options({ lease, wait, grace, shared, count, owner }) {
-    const given = { lease, wait, grace, shared, count, owner: owner && this.grants[owner].owner };
+  options({ as, lease, wait, grace, shared, count, owner }) {
+    const given = { lease, wait, grace, shared, count, owner: owner && this.grants[owner].owner, signal: this.aborts[as]?.signal };
     return Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined));
   }
   keys(step) {
@@ -79,8 +80,12 @@ class Case {
     return this.locks.permits(this.tag + step.key, step.limit, this.options(step));
   }
   begin({ step }) {
+    this.aborts[step.as] = new AbortController();
     this.begun[step.as] = this.run(step);
     this.begun[step.as].catch(() => {});
+  }
+  cancel(step) {
+    this.aborts[step.of].abort();
   }
   async end(step) {
     await Promise.race([this.begun[step.of], sleep(20_000, undefined, { ref: false }).then(() => assert.fail(`${step.of} waits`))]);

@@ -33,6 +33,9 @@ end
 class Own < StandardError
 end
 
+class Cancelled < StandardError
+end
+
 class Wrong < StandardError
 end
 
@@ -57,6 +60,8 @@ class Case
       error = "lost"
     rescue Own => result
       error = "own"
+    rescue Cancelled => result
+      error = "cancelled"
     rescue *REPLIES => result
       error = "server"
     end
@@ -107,6 +112,10 @@ class Case
 
   def do_begin(step)
     @begun[step["step"]["as"]] = Thread.new { run(step["step"]) }.tap { |thread| thread.report_on_exception = false }
+  end
+
+  def do_cancel(step)
+    @begun[step["of"]].raise(Cancelled)
   end
 
   def do_end(step)

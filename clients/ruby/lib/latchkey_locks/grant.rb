@@ -316,7 +316,7 @@ module LatchkeyLocks
     def abandon
       # Their names are known by asking again.
       reply, = twice(question)
-      return if reply[0].zero?
+      return if reply[0] == 0
 
       read(reply)
       super

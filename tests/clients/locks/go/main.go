@@ -24,6 +24,15 @@ type step struct {
 	Reply                                                              any
 	Step                                                               *step
 	Inside                                                             []step
+
+	ctx context.Context // of one that has begun
+}
+
+func (s step) context() context.Context {
+	if s.ctx == nil {
+		return ctx
+	}
+	return s.ctx
 }
 
 // UnmarshalJSON: `above` names a grant, or is a number; a holder that is null is none.
@@ -65,6 +74,7 @@ type running struct {
 	locks   *latchkeylocks.Locks
 	grants  map[string]held
 	begun   map[string]chan error
+	cancels map[string]context.CancelFunc
 	watched map[string]context.Context
 }
 
@@ -130,6 +140,8 @@ func (r *running) run(s step) error {
 		is = "own"
 	case errors.As(err, &refused):
 		is = "not granted"
+	case err == context.Canceled: // It alone.
+		is = "cancelled"
 	case errors.Is(err, latchkeylocks.ErrLost):
 		is = "lost"
 	default:
@@ -168,13 +180,13 @@ func (r *running) run(s step) error {
 func (r *running) do(s step) (held, error) {
 	switch s.Do {
 	case "acquire":
-		lock, err := r.locks.AcquireAll(ctx, r.keys(s), r.options(s))
+		lock, err := r.locks.AcquireAll(s.context(), r.keys(s), r.options(s))
 		if err != nil {
 			return nil, err
 		}
 		return lock, nil
 	case "permits":
-		permits, err := r.locks.Permits(ctx, r.tag+s.Key, *s.Limit, r.options(s))
+		permits, err := r.locks.Permits(s.context(), r.tag+s.Key, *s.Limit, r.options(s))
 		if err != nil {
 			return nil, err
 		}
@@ -182,7 +194,11 @@ func (r *running) do(s step) (held, error) {
 	case "begin":
 		outcome := make(chan error, 1)
 		r.begun[s.Step.As] = outcome
-		go func() { outcome <- r.run(*s.Step) }()
+		begun := *s.Step
+		begun.ctx, r.cancels[begun.As] = context.WithCancel(ctx)
+		go func() { outcome <- r.run(begun) }()
+	case "cancel":
+		r.cancels[s.Of]()
 	case "end":
 		select {
 		case err := <-r.begun[s.Of]:
@@ -344,7 +360,7 @@ func main() {
 				}
 				client := clientOf(over, protocol)
 				tag := fmt.Sprintf("{%d %s %d %d}", at, over, protocol, time.Now().UnixNano())
-				r := running{tag, client, latchkeylocks.New(client), map[string]held{}, map[string]chan error{}, map[string]context.Context{}}
+				r := running{tag, client, latchkeylocks.New(client), map[string]held{}, map[string]chan error{}, map[string]context.CancelFunc{}, map[string]context.Context{}}
 				var err error
 				for _, s := range one.Steps {
 					if err = r.run(s); err != nil {

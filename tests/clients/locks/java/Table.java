@@ -47,6 +47,7 @@ public final class Table {
     private final Locks locks;
     private final Map<String, Grant> grants = new HashMap<>();
     private final Map<String, CompletableFuture<Void>> begun = new HashMap<>();
+    private final Map<String, Thread> threads = new HashMap<>();
     private final Map<String, CountDownLatch> told = new HashMap<>();
 
     private Table(String tag, UnifiedJedis client, Locks locks) {
@@ -76,6 +77,9 @@ public final class Table {
         } catch (Own own) {
             error = "own";
             failed = own;
+        } catch (InterruptedException interrupted) {
+            error = "cancelled";
+            failed = interrupted;
         } catch (JedisException server) {
             error = "server";
             failed = server;
@@ -143,7 +147,14 @@ public final class Table {
                 return locks.permits(tag + step.get("key").getAsString(), step.get("limit").getAsInt(), options(step));
             case "begin":
                 JsonObject inner = step.getAsJsonObject("step");
-                begun.put(inner.get("as").getAsString(), CompletableFuture.runAsync(() -> run(inner), task -> new Thread(task).start()));
+                String as = inner.get("as").getAsString();
+                begun.put(as, CompletableFuture.runAsync(() -> run(inner), task -> {
+                    threads.put(as, new Thread(task));
+                    threads.get(as).start();
+                }));
+                break;
+            case "cancel":
+                threads.get(of).interrupt();
                 break;
             case "end":
                 try {
