@@ -1,4 +1,4 @@
-module latchkey.test/lock
+module latchkey.test/worker
 
 go 1.26.0
 

@@ -1,4 +1,4 @@
-package latchkeylock
+package latchkeyworker
 
 import (
 	"context"

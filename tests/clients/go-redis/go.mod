@@ -6,7 +6,8 @@ require (
 	github.com/go-redis/redis_rate/v10 v10.0.1
 	github.com/go-redsync/redsync/v4 v4.13.0
 	github.com/redis/go-redis/v9 v9.23.0
-	latchkey.test/lock v0.0.0
+	latchkey.test/locks v0.0.0
+	latchkey.test/worker v0.0.0
 )
 
 require (
@@ -17,4 +18,6 @@ require (
 	golang.org/x/sys v0.48.0 // indirect
 )
 
-replace latchkey.test/lock => ../../../examples/go
+replace latchkey.test/locks => ../../../clients/go
+
+replace latchkey.test/worker => ../../../examples/go

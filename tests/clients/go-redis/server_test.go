@@ -128,3 +128,12 @@ func must[T any](value T, err error) func(*testing.T) T {
 		return value
 	}
 }
+
+func until(t *testing.T, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(within / 2); !condition(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("waited in vain")
+		}
+	}
+}

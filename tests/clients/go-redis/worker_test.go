@@ -8,13 +8,13 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	latchkeylock "latchkey.test/lock"
+	"latchkey.test/worker"
 )
 
 func TestAJobThatFailsComesAgainAndEndsAsADeadLetter(t *testing.T) {
 	beginLocks(t, func(t *testing.T, ctx context.Context, s *server, client *redis.Client) {
 		tries := 0
-		worker := &latchkeylock.Worker{
+		worker := &latchkeyworker.Worker{
 			Client: client, Queue: "{jobs}", Group: "workers", Name: "w1", Lease: 30 * time.Second, Pause: 10 * time.Millisecond,
 			Attempts: 3,
 			Handle: func(_ context.Context, fields map[string]string) error {

@@ -2,6 +2,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
@@ -9,6 +10,9 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Lock;
+import latchkey.locks.LatchkeyLock;
+import latchkey.locks.Locks;
+import latchkey.locks.Options;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.BeforeAll;
@@ -23,16 +27,19 @@ import org.redisson.client.codec.StringCodec;
 import org.redisson.config.Config;
 import org.redisson.config.Protocol;
 import redis.clients.jedis.ConnectionPoolConfig;
+import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.Jedis;
+import redis.clients.jedis.JedisClientConfig;
 import redis.clients.jedis.RedisClient;
 import redis.clients.jedis.params.ClientKillParams;
 
-/** Redisson's lock and examples/java/LatchkeyLock.java on one key: they exclude and wake each other. */
+/** Redisson's lock and the package's LatchkeyLock on one key: they exclude and wake each other. */
 @TestInstance(TestInstance.Lifecycle.PER_CLASS)
 @Timeout(60)
 class MixedLocksTest {
     /** Far more than a test lasts: who is not woken by a message waits so long. */
     private static final long LEASE_MS = 3_600_000;
+    private static final Options LEASE = Options.DEFAULT.withLease(Duration.ofMillis(LEASE_MS));
 
     private Server server;
     private RedissonClient redisson;
@@ -60,7 +67,7 @@ class MixedLocksTest {
         ConnectionPoolConfig pool = new ConnectionPoolConfig();
         pool.setMaxTotal(40);
         jedis = RedisClient.builder().hostAndPort("127.0.0.1", server.port).poolConfig(pool).build();
-        nativeLock = new LatchkeyLock(jedis, "lock", LEASE_MS);
+        nativeLock = nativeLock(LEASE);
         Assumptions.assumeFalse(jedis.configGet("redis-version").isEmpty(), "the server is another one");
     }
 
@@ -74,6 +81,10 @@ class MixedLocksTest {
     @BeforeEach
     void clear() {
         jedis.flushAll();
+    }
+
+    private LatchkeyLock nativeLock(Options options) {
+        return new LatchkeyLock(new Locks(jedis), "lock", options);
     }
 
     private RLock redissons() {
@@ -162,15 +173,18 @@ class MixedLocksTest {
 
     @Test
     void theEndOfASessionWakesRedissonsWaiters() throws Exception {
-        new LatchkeyLock(jedis, "lock", LEASE_MS, 20).lock();
-        CompletableFuture<Void> waiting = takeElsewhere(redissons(), LEASE_MS);
-        Crowd.until(this::isSubscribed);
-        // The holder's process dies, as far as the server sees.
-        try (Jedis other = new Jedis("127.0.0.1", server.port)) {
-            String holder = other.clientList().lines().filter(line -> line.contains("cmd=lock.acquire")).findFirst().orElseThrow();
-            other.clientKill(ClientKillParams.clientKillParams().id(holder.split(" ")[0].substring("id=".length())));
+        JedisClientConfig config = DefaultJedisClientConfig.builder().clientName("dying").build();
+        try (RedisClient dying = RedisClient.builder().hostAndPort("127.0.0.1", server.port).clientConfig(config).build()) {
+            new LatchkeyLock(new Locks(dying), "lock", LEASE.withGrace(Duration.ofMillis(20))).lock();
+            CompletableFuture<Void> waiting = takeElsewhere(redissons(), LEASE_MS);
+            Crowd.until(this::isSubscribed);
+            // The holder's process dies, as far as the server sees.
+            try (Jedis other = new Jedis("127.0.0.1", server.port)) {
+                other.clientList().lines().filter(line -> line.contains("name=dying")).forEach(line ->
+                    other.clientKill(ClientKillParams.clientKillParams().id(line.split(" ")[0].substring("id=".length()))));
+            }
+            waiting.get(20, TimeUnit.SECONDS);
         }
-        waiting.get(20, TimeUnit.SECONDS);
     }
 
     @Test
@@ -179,7 +193,7 @@ class MixedLocksTest {
         // It has been told to come back when this lease ends.
         CompletableFuture<Void> waiting = takeElsewhere(redissons(), LEASE_MS);
         Crowd.until(this::isSubscribed);
-        CompletableFuture<Void> served = CompletableFuture.runAsync(new LatchkeyLock(jedis, "lock", 50)::lock);
+        CompletableFuture<Void> served = CompletableFuture.runAsync(nativeLock(Options.DEFAULT.withLease(Duration.ofMillis(50)))::lock);
         Crowd.until(this::isQueued);
         nativeLock.unlock();
         served.get(20, TimeUnit.SECONDS);
