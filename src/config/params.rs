@@ -388,8 +388,9 @@ section "Memory" {
     "lazyfree-lazy-user-flush" => lazyfree_lazy_user_flush: bool = false, YesNo, MODIFIABLE.only_stored();
     /// Resizes hash tables in idle time. Not needed here: tables grow in small steps.
     "activerehashing" => activerehashing: bool = true, YesNo, MODIFIABLE.only_stored();
-    /// Moves values in memory to reduce fragmentation. Taken in files, without effect.
-    "activedefrag" => activedefrag: bool = false, OnlyInFiles(Unsupported(YesNo, NO_DEFRAG)), MODIFIABLE;
+    /// Moves values in memory to reduce fragmentation. CONFIG SET refuses yes; files may have it.
+    "activedefrag" => activedefrag: bool = false, OnlyInFiles(Unsupported(YesNo, NO_DEFRAG)),
+        MODIFIABLE.only_stored();
     /// Microseconds of a cycle of defragmentation. Known from Valkey 8.1.
     "active-defrag-cycle-us" => active_defrag_cycle_us: u32 = 500, int(0, 100_000), MODIFIABLE.only_stored();
     /// Bytes of fragmentation below which nothing is moved.
