@@ -48,6 +48,9 @@ pub const LEASE_MS_MAX: i64 = 100 * 366 * 24 * 3_600_000;
 pub const READERS_MAX: usize = 1000;
 /// Fields of a hash that is read as a lock, besides those of readers. A larger one is no lock.
 const FIELDS_MAX: usize = 64;
+/// The most permits of a semaphore. A larger sorted set does not count as one: a request visits
+/// each permit.
+pub const PERMITS_MAX: usize = 10_000;
 
 /// A held lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,10 +74,6 @@ pub struct Lock<'a> {
     /// The number of readers that hold it; 0: one owner has it alone.
     pub readers: usize,
 }
-
-/// The most permits of a semaphore. A larger sorted set does not count as one: a request visits
-/// each permit.
-pub const PERMITS_MAX: usize = 10_000;
 
 /// The content of a reader's field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -452,6 +451,14 @@ mod tests {
 
     fn now() -> Now {
         Clock::Manual(ManualClock::new(UnixMillis(1_700_000_000_000))).now()
+    }
+
+    #[test]
+    fn a_permit_names_its_owner_and_fence() {
+        let names = |permit| (owner_of_permit(permit), fence_of_permit(permit));
+        assert_eq!(names(b"alice#12#3"), (&b"alice"[..], 12));
+        assert_eq!(names(b"a#b#12#3"), (&b"a#b"[..], 12));
+        assert_eq!(names(b"foreign"), (&b"foreign"[..], 0));
     }
 
     fn limits() -> Limits {

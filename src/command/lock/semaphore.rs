@@ -387,25 +387,3 @@ fn info(ctx: &mut Context<'_>) -> CommandResult {
     ctx.reply.integer(ctx.core.keyspace.waiting.len(database, key.bytes, Wanted::Semaphore) as i64);
     Ok(Outcome::Replied)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::types::lock::owner_of_permit;
-
-    #[test]
-    fn a_permit_names_its_owner_and_fence() {
-        assert_eq!(
-            (owner_of_permit(b"alice#12#3"), lock::fence_of_permit(b"alice#12#3")),
-            (&b"alice"[..], 12)
-        );
-        assert_eq!(
-            (owner_of_permit(b"a#b#12#3"), lock::fence_of_permit(b"a#b#12#3")),
-            (&b"a#b"[..], 12)
-        );
-        assert_eq!(
-            (owner_of_permit(b"foreign"), lock::fence_of_permit(b"foreign")),
-            (&b"foreign"[..], 0)
-        );
-    }
-}

@@ -150,10 +150,11 @@ fn a_backup_beside_writes_is_complete_or_not_there_whenever_it_is_killed() {
     let mut killed = 0;
     for _ in 0..kills * 5 {
         let time = whole.mul_f64(random.f64());
-        match kill_after(&mut backup(server.port, folder.path()), time) {
-            true => killed += 1,
+        if kill_after(&mut backup(server.port, folder.path()), time) {
+            killed += 1;
+        } else {
             // It takes less time than then, when the machine had more to do.
-            false => whole = whole.mul_f64(0.8),
+            whole = whole.mul_f64(0.8);
         }
         if killed == kills {
             break;
