@@ -109,7 +109,7 @@ complete -c latchkey -l script-source-limit -r -d 'Maximum bytes of the source o
 complete -c latchkey -l script-cache-persist -x -a 'yes no' -d 'Sources of scripts survive restarts and failovers: those loaded, and those that EVAL has sent more than once'
 complete -c latchkey -l script-cache-persist-limit -r -d 'Maximum bytes of the sources that survive; the last used ones do'
 complete -c latchkey -l maxmemory -r -d 'Bytes that data may take; above that, maxmemory-policy applies'
-complete -c latchkey -l maxmemory-policy -x -a 'volatile-lru volatile-lfu volatile-random volatile-ttl allkeys-lru allkeys-lfu allkeys-random noeviction volatile-lrm allkeys-lrm' -d 'Which keys are evicted above maxmemory: of all keys (allkeys-) or of those with a time to live (volatile-), the least recently used (lru), the least frequently used (lfu), random ones (random) or the next to expire (ttl)'
+complete -c latchkey -l maxmemory-policy -x -a 'volatile-lru volatile-lfu volatile-random volatile-ttl allkeys-lru allkeys-lfu allkeys-random noeviction volatile-lrm allkeys-lrm' -d 'Which keys are evicted above maxmemory: of all keys (allkeys-) or of those with a time to live (volatile-), the least recently used (lru) or changed (lrm), the least frequently used (lfu), random ones (random) or the next to expire (ttl)'
 complete -c latchkey -l maxmemory-samples -r -d 'Keys sampled for each eviction'
 complete -c latchkey -l maxmemory-eviction-tenacity -r -d 'How long eviction may take before clients are served again: from 0, the shortest time, to 100, no limit'
 complete -c latchkey -l maxmemory-protect -r -d 'Patterns of keys that are never evicted'

@@ -111,7 +111,7 @@ _arguments \
   '*--script-cache-persist[Sources of scripts survive restarts and failovers\: those loaded, and those that EVAL has sent more than once]:script-cache-persist:(yes no)' \
   '*--script-cache-persist-limit[Maximum bytes of the sources that survive; the last used ones do]:script-cache-persist-limit:_files' \
   '*--maxmemory[Bytes that data may take; above that, maxmemory-policy applies]:maxmemory:_files' \
-  '*--maxmemory-policy[Which keys are evicted above maxmemory\: of all keys (allkeys-) or of those with a time to live (volatile-), the least recently used (lru), the least frequently used (lfu), random ones (random) or the next to expire (ttl)]:maxmemory-policy:(volatile-lru volatile-lfu volatile-random volatile-ttl allkeys-lru allkeys-lfu allkeys-random noeviction volatile-lrm allkeys-lrm)' \
+  '*--maxmemory-policy[Which keys are evicted above maxmemory\: of all keys (allkeys-) or of those with a time to live (volatile-), the least recently used (lru) or changed (lrm), the least frequently used (lfu), random ones (random) or the next to expire (ttl)]:maxmemory-policy:(volatile-lru volatile-lfu volatile-random volatile-ttl allkeys-lru allkeys-lfu allkeys-random noeviction volatile-lrm allkeys-lrm)' \
   '*--maxmemory-samples[Keys sampled for each eviction]:maxmemory-samples:_files' \
   '*--maxmemory-eviction-tenacity[How long eviction may take before clients are served again\: from 0, the shortest time, to 100, no limit]:maxmemory-eviction-tenacity:_files' \
   '*--maxmemory-protect[Patterns of keys that are never evicted]:maxmemory-protect:_files' \

@@ -13,7 +13,7 @@ use thiserror::Error;
 use crate::client::ClientId;
 use crate::cluster::node::NodeId;
 use crate::cluster::slot_job::parse_imports;
-use crate::config::system_text;
+use crate::config::{AccessKind, system_text};
 use crate::durability::persistence;
 use crate::durability::scripts;
 use crate::durability::unexpected;
@@ -174,7 +174,7 @@ pub fn entry_decoder(core: &Core, rules: Rules) -> EntryDecoder {
         now: core.state.now,
         databases: core.keyspace.databases(),
         fresh_access: core.keyspace.fresh_access(),
-        is_lfu: core.keyspace.access.lfu,
+        is_lfu: core.keyspace.access.kind == AccessKind::Counted,
         keeps_expired: rules.keeps_expired,
         hides_keys: core.state.config.hide_user_data_from_log,
     }

@@ -66,7 +66,7 @@ use crate::collections::hash_slot::SlotSet;
 use crate::collections::packed_table::Draws;
 use crate::collections::shared_bytes::SharedBytes;
 use crate::collections::table::{Entry, NewValue, Slot, Table, ValueRef};
-use crate::config::KeyspaceEvents;
+use crate::config::{AccessKind, KeyspaceEvents};
 use crate::error::CommandError;
 use crate::resp::number::parse_i64;
 use crate::stats::histogram::Histogram;
@@ -103,7 +103,7 @@ pub struct Key<'a> {
 /// The parameters of access bits: `maxmemory-policy`, `lfu-log-factor`, `lfu-decay-time`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccessPolicy {
-    pub lfu: bool,
+    pub kind: AccessKind,
     pub lfu_log_factor: u32,
     /// Minutes after which a counter is decremented.
     pub lfu_decay_minutes: u32,
@@ -232,7 +232,11 @@ impl Keyspace {
             shown_offset_ms: now.shown_offset_ms(),
             lease_clock: LeaseClock::new(now),
             draws: Draws::new(),
-            access: AccessPolicy { lfu: false, lfu_log_factor: 10, lfu_decay_minutes: 1 },
+            access: AccessPolicy {
+                kind: AccessKind::Used,
+                lfu_log_factor: 10,
+                lfu_decay_minutes: 1,
+            },
             mode: Mode::default(),
             expiry_by: ExpiryBy::Server,
             own_deadlines: BTreeSet::new(),
@@ -928,8 +932,11 @@ impl Keyspace {
 
     /// Counts changes that do not concern clients which wait for, watch or track the key: changes
     /// of a stream's groups, as in Redis.
-    pub fn changed_aside(&mut self, changes: u64) {
+    pub fn changed_aside(&mut self, key: &[u8], changes: u64) {
         self.dirty += changes;
+        if changes > 0 && self.access.kind == AccessKind::Modified {
+            self.mark_modified(self.selected, key);
+        }
     }
 
     /// Records a change of a stream's pending entries: it wakes those that wait to claim some.
@@ -955,6 +962,9 @@ impl Keyspace {
             assert!(announced.contains(key), "the key {shown} changes, which was not announced");
         }
         self.dirty += changes;
+        if self.access.kind == AccessKind::Modified {
+            self.mark_modified(database, key);
+        }
         self.waiting.note_change(database, key);
         self.locks.note_change(database, key);
         self.semaphores.note_change(database, key);

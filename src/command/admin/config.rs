@@ -185,7 +185,7 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
 pub fn apply_config(core: &mut Core) {
     let config = &core.state.config;
     core.keyspace.access = AccessPolicy {
-        lfu: config.maxmemory_policy.is_lfu(),
+        kind: config.maxmemory_policy.access_kind(),
         lfu_log_factor: config.lfu_log_factor,
         lfu_decay_minutes: config.lfu_decay_time,
     };

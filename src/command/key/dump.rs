@@ -164,11 +164,11 @@ fn restore(ctx: &mut Context<'_>) -> CommandResult {
         return Ok(Outcome::Replied);
     }
     let slot = ctx.core.keyspace.restore(key, value, deadline);
+    ctx.core.keyspace.note_restored(slot, key.bytes, ctx.is_repeated());
+    ctx.core.keyspace.changed(KeyspaceEvents::GENERIC, "restore", key.bytes);
     if let Some(accessed) = options.accessed {
         ctx.core.keyspace.set_accessed(slot, accessed);
     }
-    ctx.core.keyspace.note_restored(slot, key.bytes, ctx.is_repeated());
-    ctx.core.keyspace.changed(KeyspaceEvents::GENERIC, "restore", key.bytes);
     if let Some(deadline) = deadline
         && !options.absolute
         && ctx.is_heard()
