@@ -63,14 +63,16 @@ pub fn list(core: &Core, rights: &Rights, request: &Request) -> Response {
     json_response(json)
 }
 
-/// Appends the first permits in the order of their ends.
+/// Appends the stored limit, and the first permits in the order of their ends.
 fn permits(json: &mut Json, core: &Core, database: DbIndex, key: &[u8]) {
     let now_ms = core.state.now.unix().0;
     let entry = core.keyspace.entry_quietly(database, key);
     let value = entry.as_ref().map(|entry| entry.value()).filter(|it| lock::is_semaphore(*it));
     let set = value.and_then(SortedSet::view);
-    let permits = set.iter().flat_map(|set| set.iter());
-    let held = permits.filter(|(deadline, _)| *deadline >= now_ms as f64);
+    let limit = set.as_ref().and_then(lock::stored_limit);
+    json.maybe("limit", limit);
+    let members = set.iter().flat_map(|set| set.iter());
+    let held = members.filter(|(until, _)| (now_ms as f64..lock::LIMIT_SCORE).contains(until));
     json.name("permits");
     json.open('[');
     for (deadline, permit) in held.take(SHOWN_MAX) {

@@ -215,7 +215,8 @@ impl Keyspace {
             let value = slot.map(|slot| table.entry(slot).value());
             let set = value.filter(|value| lock::is_semaphore(*value)).and_then(SortedSet::view);
             let deadlines = set.map_or_else(Vec::new, |set| {
-                set.iter().map(|(deadline, _)| deadline as i64).collect()
+                let permits = set.iter().filter(|(deadline, _)| *deadline < lock::LIMIT_SCORE);
+                permits.map(|(deadline, _)| deadline as i64).collect()
             });
             if deadlines.is_empty() {
                 self.permits.forget_key(database, &key);

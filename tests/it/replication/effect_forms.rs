@@ -634,6 +634,11 @@ fn readers_are_fields_with_deadlines() {
                 "LOCK.ACQUIRE jobs c PX 500",
                 &unit(&[&alone, "PEXPIREAT jobs now+1000", "HDEL jobs :r:c :mode"]),
             ),
+            (
+                "LOCK.DOWNGRADE jobs c",
+                &unit(&[&reader("c", first + 4, 1000, ""), "HDEL jobs c :since"]),
+            ),
+            ("LOCK.DOWNGRADE jobs c", ""),
             ("LOCK.BREAK jobs", "DEL jobs"),
         ],
     );
@@ -644,4 +649,38 @@ fn readers_are_fields_with_deadlines() {
     assert_eq!(taken(&server), "HDEL jobs :r:a");
     server.advance(10_000);
     assert_eq!(taken(&server), "DEL jobs");
+}
+
+#[test]
+fn semaphores_are_sorted_sets_that_end_with_their_last_permit_or_keep_a_limit() {
+    let (server, mut client) = start(&[]);
+    let fence = (1_700_000_000_u64 << 21) + 1;
+    let unit = |requests: &[&str]| format!("MULTI | {} | EXEC", requests.join(" | "));
+    let permits = format!("a#{fence}#1 a#{fence}#2");
+    let limit = |number: usize| format!("ZADD pool 9007199254740992 :limit#{number}");
+    let both = |ms: i64| format!("ZADD pool now+{ms} a#{fence}#1 now+{ms} a#{fence}#2");
+    check(
+        &server,
+        &mut client,
+        &[
+            (
+                "SEM.ACQUIRE pool a LIMIT 2 PX 1000 COUNT 2",
+                &unit(&[&both(1000), "PEXPIREAT pool now+1000"]),
+            ),
+            (
+                &format!("SEM.RENEW pool {permits} PX 2000 ALLORNONE"),
+                &unit(&[&both(2000), "PEXPIREAT pool now+2000"]),
+            ),
+            (&format!("SEM.RENEW pool {permits} x#1#1 PX 3000 ALLORNONE"), ""),
+            ("SEM.LIMIT pool 5", &unit(&[&limit(5), "PERSIST pool"])),
+            ("SEM.LIMIT pool 5", ""),
+            ("SEM.LIMIT pool 6", &unit(&["ZREM pool :limit#5", &limit(6)])),
+            (&format!("SEM.RENEW pool {permits} PX 3000"), &both(3000)),
+            ("SEM.LIMIT pool 0", &unit(&["ZREM pool :limit#6", "PEXPIREAT pool now+3000"])),
+            (&format!("SEM.RELEASE pool {permits} x#1#1 ALLORNONE"), ""),
+            (&format!("SEM.RELEASE pool {permits} ALLORNONE"), &format!("ZREM pool {permits}")),
+            ("SEM.LIMIT pool 5", &limit(5)),
+            ("SEM.LIMIT pool 0", "ZREM pool :limit#5"),
+        ],
+    );
 }
