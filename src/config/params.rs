@@ -567,7 +567,7 @@ section "Snapshots" {
 section "Append-only file" {
     /// Logs every write. If enabled while the server runs, it takes effect once the existing data
     /// is written.
-    "appendonly" => appendonly: bool = false, YesNo, MODIFIABLE.deny_loading().then(Action::AppendOnly);
+    "appendonly" => appendonly: bool = false, YesNo, MODIFIABLE.then(Action::AppendOnly);
     /// Prefix of the names of the append-only files.
     "appendfilename" => appendfilename: Vec<u8> = b"appendonly.aof".to_vec(), APPEND_FILENAME, IMMUTABLE;
     /// Directory of the append-only files, within dir.
