@@ -196,7 +196,7 @@ complete -c latchkey -l aof-use-rdb-preamble -x -a 'yes no' -d 'Rewrites the AOF
 complete -c latchkey -l aof-timestamp-enabled -x -a 'yes no' -d 'Writes times into the AOF, so that it can be cut off at one'
 complete -c latchkey -l aof-rewrite-incremental-fsync -x -a 'yes no' -d 'Syncs a rewritten AOF to disk in parts'
 complete -c latchkey -l aof-disable-auto-gc -x -a 'yes no' -d 'Keeps the files that a rewrite replaced'
-complete -c latchkey -l aof-load-corrupt-tail-max-size -r -d 'Bytes of damage at the end of the log with which the server starts'
+complete -c latchkey -l aof-load-corrupt-tail-max-size -r -d 'Starts although the AOF ends in at most this many bytes from the first damaged request or transaction on, which are cut off'
 complete -c latchkey -l lock-min-replicas -r -d 'Number of replicas that must acknowledge each grant and renewal of a lock before the reply leaves, if the command does not give its own number (REPLICAS)'
 complete -c latchkey -l lock-ack-timeout -r -d 'Milliseconds that such a reply waits before the grant is taken back'
 complete -c latchkey -l lock-recovery-delay -r -d 'Milliseconds for which no lock is granted after a start or a promotion: the longest lease that may have been lost with the last writes'

@@ -198,7 +198,7 @@ _arguments \
   '*--aof-timestamp-enabled[Writes times into the AOF, so that it can be cut off at one]:aof-timestamp-enabled:(yes no)' \
   '*--aof-rewrite-incremental-fsync[Syncs a rewritten AOF to disk in parts]:aof-rewrite-incremental-fsync:(yes no)' \
   '*--aof-disable-auto-gc[Keeps the files that a rewrite replaced]:aof-disable-auto-gc:(yes no)' \
-  '*--aof-load-corrupt-tail-max-size[Bytes of damage at the end of the log with which the server starts]:aof-load-corrupt-tail-max-size:_files' \
+  '*--aof-load-corrupt-tail-max-size[Starts although the AOF ends in at most this many bytes from the first damaged request or transaction on, which are cut off]:aof-load-corrupt-tail-max-size:_files' \
   '*--lock-min-replicas[Number of replicas that must acknowledge each grant and renewal of a lock before the reply leaves, if the command does not give its own number (REPLICAS)]:lock-min-replicas:_files' \
   '*--lock-ack-timeout[Milliseconds that such a reply waits before the grant is taken back]:lock-ack-timeout:_files' \
   '*--lock-recovery-delay[Milliseconds for which no lock is granted after a start or a promotion\: the longest lease that may have been lost with the last writes]:lock-recovery-delay:_files' \

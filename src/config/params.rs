@@ -569,7 +569,7 @@ section "Snapshots" {
 section "Append-only file" {
     /// Logs every write. If enabled while the server runs, it takes effect once the existing data
     /// is written.
-    "appendonly" => appendonly: bool = false, YesNo, MODIFIABLE.deny_loading().then(Action::AppendOnly);
+    "appendonly" => appendonly: bool = false, YesNo, MODIFIABLE.then(Action::AppendOnly);
     /// Prefix of the names of the append-only files.
     "appendfilename" => appendfilename: Vec<u8> = b"appendonly.aof".to_vec(), APPEND_FILENAME, IMMUTABLE;
     /// Directory of the append-only files, within dir.
@@ -595,9 +595,9 @@ section "Append-only file" {
     "aof-rewrite-incremental-fsync" => aof_rewrite_incremental_fsync: bool = true, YesNo, MODIFIABLE;
     /// Keeps the files that a rewrite replaced.
     "aof-disable-auto-gc" => aof_disable_auto_gc: bool = false, YesNo, MODIFIABLE.then(Action::AofHistory);
-    /// Bytes of damage at the end of the log with which the server starts. Known from Redis 8.4.
-    "aof-load-corrupt-tail-max-size" => aof_load_corrupt_tail_max_size: i64 = 0, int(0, LONG_MAX),
-        MODIFIABLE.only_stored();
+    /// Starts although the AOF ends in at most this many bytes from the first damaged request or
+    /// transaction on, which are cut off. 0 never. Known from Redis 8.4.
+    "aof-load-corrupt-tail-max-size" => aof_load_corrupt_tail_max_size: i64 = 0, int(0, LONG_MAX), MODIFIABLE;
 }
 
 section "Locks" {

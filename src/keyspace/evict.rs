@@ -11,7 +11,7 @@ use super::db_index::DbIndex;
 use crate::clock::Now;
 use crate::collections::glob;
 use crate::collections::shared::given_up_bytes;
-use crate::collections::table::{Entry, Slot, ValueRef};
+use crate::collections::table::{Entry, PINNED, Slot, Table, ValueRef};
 use crate::config::{AccessKind, KeyspaceEvents, MaxmemoryPolicy};
 use crate::types::{Value, lock, type_name};
 
@@ -21,7 +21,7 @@ use super::{Cause, Key, Keyspace};
 /// The access bits hold 24 bits.
 const LRU_MASK: u32 = (1 << 24) - 1;
 /// The access bits of a blessed key, which is never evicted: BLESS SET. They are no other key's.
-pub const BLESSED: u32 = LRU_MASK;
+pub const BLESSED: u32 = PINNED;
 /// A new key's LFU counter: high enough that it is not evicted first.
 pub const LFU_INITIAL: u32 = 5;
 /// The most candidates in the pool.
@@ -156,6 +156,11 @@ impl Keyspace {
     /// Whether the key at `slot` is blessed: never evicted.
     pub fn is_blessed(&self, slot: Slot) -> bool {
         self.entry(slot).access() == BLESSED
+    }
+
+    /// The number of blessed keys in all databases.
+    pub fn blessed_len(&self) -> usize {
+        self.tables.iter().map(Table::pinned_len).sum()
     }
 
     /// Blesses the key at `slot`, or ends that. It lasts as long as the key, whatever its value.

@@ -106,8 +106,12 @@ pub struct KeyspaceStats {
     pub hits: u64,
     pub misses: u64,
     pub expired: u64,
+    /// Those of them that no command had looked up.
+    pub expired_actively: u64,
     /// Fields of hashes.
     pub expired_fields: u64,
+    /// Those of them that no command had named.
+    pub expired_fields_actively: u64,
     pub evicted: u64,
     /// The same by the names of the keys' types.
     pub evicted_by_type: BTreeMap<&'static str, u64>,

@@ -128,8 +128,12 @@ fn check_fsync(state: &State) -> Result<(), String> {
     }
 }
 
-/// Switches the append-only file on or off.
+/// Switches the append-only file on or off; during loading not before its end
+/// ([`replicas::follow_appendonly`]).
 fn switch_append_only(ctx: &mut Context<'_>) -> Result<(), String> {
+    if ctx.core.state.persistence.loading.is_some() {
+        return Ok(());
+    }
     if !ctx.core.state.config.appendonly {
         persistence::end_aof(ctx.core);
         return Ok(());

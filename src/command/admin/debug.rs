@@ -115,6 +115,7 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
         (b"disable-cluster-reconnection", 3) => {
             cluster::debug::switch(ctx, |faults| &mut faults.stays_apart)
         }
+        (b"internal_secret", 2) => cluster::debug::internal_secret(ctx),
         (b"slotmigration", 4) => cluster::debug::slot_migration(ctx),
         (b"clusterlink", 5) if ctx.args.get(2).eq_ignore_ascii_case(b"kill") => {
             cluster::debug::kill_link(ctx)

@@ -160,6 +160,9 @@ fn restore(ctx: &mut Context<'_>) -> CommandResult {
         if ctx.core.keyspace.delete(key, "del") {
             ctx.instead_deleted(key.bytes);
         }
+        if ctx.core.state.config.compatible_with.is_redis_8() {
+            ctx.core.keyspace.stats.expired += 1;
+        }
         ctx.reply.ok();
         return Ok(Outcome::Replied);
     }
