@@ -471,6 +471,7 @@ mod tests {
     use crate::clock::{Clock, Expiry, ManualClock, UnixMillis};
     use crate::collections::hash::KeyHasher;
     use crate::types::journal::Edit;
+    use crate::types::sorted_set;
 
     fn now() -> Now {
         Clock::Manual(ManualClock::new(UnixMillis(1_700_000_000_000))).now()
@@ -480,16 +481,20 @@ mod tests {
     fn a_semaphore_keeps_its_limit_beside_its_permits() {
         let mut set = SortedSet::new();
         let limit = |set: &SortedSet| stored_limit(&set.as_view());
+        let add = |set: &mut SortedSet, member: &[u8], score| {
+            let limits = sorted_set::Limits { entries: 128, value: 64 };
+            Edit::unnoted(set).update(member, limits, |_| Some(score));
+        };
         assert_eq!(limit(&set), None);
-        set.update(b"me#1#1", limits(), |_| Some(5.0));
+        add(&mut set, b"me#1#1", 5.0);
         assert_eq!(limit(&set), None);
-        set.update(&limit_member(7), limits(), |_| Some(LIMIT_SCORE));
+        add(&mut set, &limit_member(7), LIMIT_SCORE);
         assert_eq!(limit(&set), Some(7));
         assert!(is_of_semaphore(LIMIT_SCORE, &limit_member(7)) && !is_permit(&limit_member(7)));
         assert!(!is_of_semaphore(5.0, &limit_member(7)));
         for damaged in [":limit#0", ":limit#10001", ":limit#-1", ":limit#", ":limit#x", "limit#1"] {
             let mut set = SortedSet::new();
-            set.update(damaged.as_bytes(), limits(), |_| Some(LIMIT_SCORE));
+            add(&mut set, damaged.as_bytes(), LIMIT_SCORE);
             assert_eq!(limit(&set), None, "{damaged}");
         }
     }
