@@ -352,7 +352,8 @@ section "Memory" {
     "maxmemory" => maxmemory: u64 = 0, memory(0, ULONG_MAX), MODIFIABLE.then(Action::MaxMemory);
     /// Which keys are evicted above maxmemory: of all keys (allkeys-) or of those with a time to
     /// live (volatile-), the least recently used (lru) or changed (lrm), the least frequently used
-    /// (lfu), random ones (random) or the next to expire (ttl). With noeviction, writes are refused.
+    /// (lfu), random ones (random) or the next to expire (ttl). With noeviction, writes are
+    /// refused.
     "maxmemory-policy" => maxmemory_policy: MaxmemoryPolicy = MaxmemoryPolicy::NoEviction, OneOf, MODIFIABLE;
     /// Keys sampled for each eviction. More are closer to true LRU, and slower.
     "maxmemory-samples" => maxmemory_samples: u32 = 5, int(1, INT_MAX), MODIFIABLE;

@@ -148,8 +148,8 @@ fn zdiffstore(ctx: &mut Context<'_>) -> CommandResult {
     combine(ctx, Operation::Difference, Purpose::Store)
 }
 
-/// `[WEIGHTS weight ...] [AGGREGATE <SUM | MIN | MAX | COUNT>] [WITHSCORES] [LIMIT limit]`, depending on
-/// the command.
+/// `[WEIGHTS weight ...] [AGGREGATE <SUM | MIN | MAX | COUNT>] [WITHSCORES] [LIMIT limit]`,
+/// depending on the command.
 struct CombineOptions {
     weights: Vec<f64>,
     aggregate: Aggregate,
