@@ -53,7 +53,7 @@ bench-locks: build ## hand-over, memory and leases of locks beside Redisson, red
 	$(CARGO) build --release --manifest-path benches/peers/Cargo.toml --target-dir $(TARGET)/peers
 	PEERS="$(PEERS)" benches/locks/run $(TARGET)/peers/release/bench-peers $(TARGET)/release/latchkey --out docs $(ARGS)
 
-bench-queues: build ## CPU a job beside BullMQ, asynq and Sidekiq's commands, and alarms among millions; ARGS="--only alarms --scale 10"
+bench-queues: build ## CPU a job beside BullMQ, asynq and Sidekiq's commands, of limits beside scripts, and alarms among millions; ARGS="--only alarms --scale 10"
 	PEERS="$(PEERS)" benches/queues/run $(TARGET)/release/latchkey $(ARGS)
 
 bench-cluster: build ## memory and CPU of a cluster, its gaps and moves of slots, beside Redis and Valkey

@@ -65,7 +65,7 @@ use super::scan::cut;
 use bucket::{BLOCK_BUCKETS, Bits, Block, Bucket, Link, SLOTS};
 pub use deadlines::KEPT_MS;
 use entry::RawEntry;
-pub use entry::{Entry, KIND_MAX, NewValue, Owned, ValueRef};
+pub use entry::{Entry, KIND_MAX, NewValue, Owned, PINNED, ValueRef};
 use slots::SlotIndex;
 pub use slots::SlotList;
 use walk::{Shown, WalkState};
@@ -83,13 +83,10 @@ const MERGE_MAX: usize = 3 * BLOCK_FULL;
 const CHUNK: usize = 64;
 /// The directory has at most 2^26 slots, 256 MiB: enough for 2^35 keys.
 const DEPTH_MAX: u32 = 26;
-/// Directory slots per segment beyond which the directory does not double. Uniform hashes need 2 to
-/// 4.
+/// Directory slots per segment beyond which it does not double. Uniform hashes need 2 to 4.
 const DIRECTORY_SLACK: usize = 32;
 /// A cursor is the upper 53 bits of a hash, as doubles in JavaScript are exact to 53 bits.
 const CURSOR_SHIFT: u32 = 11;
-/// The access bits of entries that [`Table::pinned_len`] counts: all are set.
-pub const PINNED: u32 = 0xff_ffff;
 
 /// No deadline.
 const NEVER: u32 = u32::MAX;
@@ -299,7 +296,6 @@ pub struct Table<O> {
     wall_offset_ms: i64,
     len: usize,
     volatile: usize,
-    /// Entries whose access bits are [`PINNED`].
     pinned: usize,
     /// Bytes of blocks and hints.
     segment_bytes: usize,
@@ -499,8 +495,7 @@ impl<O> Table<O> {
         self.pinned += usize::from(entry.access() == PINNED);
     }
 
-    /// Sets the lower 24 bits of what `update` makes of the entry's access bits. It must leave
-    /// [`PINNED`] as it is, and make it of nothing else.
+    /// Sets the access bits to what `update` makes of them: neither from nor to [`PINNED`].
     #[inline]
     pub fn update_access(&mut self, slot: Slot, update: impl FnOnce(u32) -> u32) {
         self.link(slot).entry().update_access(update);

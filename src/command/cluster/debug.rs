@@ -27,8 +27,8 @@ pub fn switch(ctx: &mut Context<'_>, choose: fn(&mut Faults) -> &mut bool) -> Co
     Ok(Outcome::Replied)
 }
 
-/// `DEBUG INTERNAL_SECRET`: the checksum of the secret that nodes of Redis 8 share, 0 if none of them
-/// is known.
+/// `DEBUG INTERNAL_SECRET`: the checksum of the secret that nodes of Redis 8 share, 0 if none of
+/// them is known.
 pub fn internal_secret(ctx: &mut Context<'_>) -> CommandResult {
     let Some(cluster) = &ctx.core.state.cluster else {
         return Err(CommandError::Text("ERR Internal secret is missing"));
