@@ -66,7 +66,8 @@ pub fn may_retry_moves(core: &Core) -> bool {
 /// lock or permits is also served if the value has another type: it gets an error.
 fn served_by(core: &mut Core, key: &[u8]) -> (&'static [Wanted], Option<Deadline>) {
     let key = core.keyspace.key(key);
-    let found = match core.state.config.compatible_with.is_valkey() {
+    let dialect = core.state.config.compatible_with;
+    let found = match dialect.is_valkey() || dialect.is_redis_8() {
         true => core.keyspace.find_quietly(key),
         // An expired key is deleted here.
         false => core.keyspace.find(key),

@@ -3,8 +3,9 @@
 # One behaviour is added: an exception between two tests is reported and ends its start_server block, not the file.
 
 rename source suite_source
-proc source {file} {
-    uplevel 1 [list suite_source $file]
+proc source {args} {
+    uplevel 1 [list suite_source {*}$args]
+    set file [lindex $args end]
     if {$file eq "tests/support/server.tcl"} guard_start_server
     if {$file eq "tests/support/test.tcl"} guard_test
 }

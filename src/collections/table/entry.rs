@@ -37,6 +37,8 @@ const KIND_SHIFT: u32 = 4;
 pub const KIND_MAX: u8 = 15;
 
 const ACCESS: u64 = 0xff_ffff;
+/// The access bits of entries that [`super::Table::pinned_len`] counts: all are set.
+pub const PINNED: u32 = ACCESS as u32;
 const POINTER_BYTES: usize = size_of::<usize>();
 
 /// A value to be added to the table.
@@ -305,7 +307,7 @@ impl RawEntry {
         Some(Deadline::from_bits(bits))
     }
 
-    fn access(self) -> u32 {
+    pub(super) fn access(self) -> u32 {
         let header = self.header();
         let shift = if header & 3 <= TINY_OBJECT { 16 } else { 8 };
         (header >> shift & ACCESS) as u32

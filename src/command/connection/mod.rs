@@ -155,9 +155,10 @@ struct Hello<'a> {
 
 impl<'a> Hello<'a> {
     /// Errors come in the order of the arguments, including a wrong password; after an error
-    /// nothing was changed. Valkey checks only the last password, at the end.
+    /// nothing was changed. Valkey and Redis 8 check only the last password, at the end.
     fn parse(ctx: &mut Context<'a>) -> Result<Self, CommandError> {
-        let is_valkey = ctx.core.state.config.compatible_with.is_valkey();
+        let dialect = ctx.core.state.config.compatible_with;
+        let only_last = dialect.is_valkey() || dialect.is_redis_8();
         let mut last = None;
         let mut hello = Hello { protocol: None, user: None, name: None };
         let mut args = ctx.args.cursor(1);
@@ -173,7 +174,7 @@ impl<'a> Hello<'a> {
         while let Some(option) = args.peek() {
             if args.remaining() >= 3 && args.take_word("AUTH") {
                 let (user, password) = (args.take()?, args.take()?);
-                match is_valkey {
+                match only_last {
                     true => last = Some((user, password)),
                     false => hello.user = Some(authenticate(ctx, user, password)?),
                 }

@@ -468,7 +468,8 @@ fn sort_ro(ctx: &mut Context<'_>) -> CommandResult {
 fn check_option(ctx: &Context<'_>, option: PatternUse, pattern: &[u8]) -> Result<(), CommandError> {
     let is_by = option == PatternUse::By;
     if ctx.core.state.cluster.is_some() && !ctx.is_repeated() {
-        match is_as_valkey(&ctx.core.state.config) {
+        let config = &ctx.core.state.config;
+        match is_as_valkey(config) || config.compatible_with.is_redis_8() {
             false => return Err(if is_by { BY_IN_CLUSTER } else { GET_IN_CLUSTER }),
             true if is_by || pattern != b"#" => {
                 if HashSlot::of_pattern(pattern) != Some(HashSlot::of(ctx.args.get(1))) {

@@ -307,7 +307,10 @@ impl Change<'_> {
             }
             return;
         }
-        ctx.core.keyspace.update_string_at(found, key, text, expiry);
+        match expiry {
+            Expiry::Keep => ctx.core.keyspace.overwrite_string(found, key, text),
+            _ => ctx.core.keyspace.update_string_at(found, key, text, expiry),
+        }
         ctx.core.keyspace.changed(KeyspaceEvents::STRING, self.event, key.bytes);
         let more = match expiry {
             Expiry::At(_) => Some("expire"),

@@ -182,7 +182,8 @@ fn remove_empty(keyspace: &Keyspace, slots: &mut SlotSet) {
 /// Deletes some keys of the slots. True: there are no more.
 fn step(core: &mut Core, drops: &mut SlotSet) -> bool {
     let config = &core.state.config;
-    let unlinks = config.lazyfree_lazy_server_del && config.compatible_with.is_valkey();
+    let dialect = config.compatible_with;
+    let unlinks = config.lazyfree_lazy_server_del && (dialect.is_valkey() || dialect.is_redis_8());
     let verb: &[u8] = if unlinks { b"UNLINK" } else { b"DEL" };
     let Some(slot) = drops.iter().next() else { return true };
     for _ in 0..STEP_KEYS {
