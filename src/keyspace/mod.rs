@@ -75,8 +75,8 @@ use crate::types::{Value, kind, type_name};
 use coming::Coming;
 pub use db_index::{DbIndex, PerDatabase};
 use deletions::Deletions;
-pub use evict::Accessed;
 use evict::Eviction;
+pub use evict::{AccessPolicy, Accessed};
 use expire::FoundExpired;
 use field_deadlines::FieldDeadlines;
 use flows::Flows;
@@ -98,15 +98,6 @@ use watch::Watch;
 pub struct Key<'a> {
     pub bytes: &'a [u8],
     pub hash: u64,
-}
-
-/// The parameters of access bits: `maxmemory-policy`, `lfu-log-factor`, `lfu-decay-time`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AccessPolicy {
-    pub kind: AccessKind,
-    pub lfu_log_factor: u32,
-    /// Minutes after which a counter is decremented.
-    pub lfu_decay_minutes: u32,
 }
 
 /// Counts since the last `CONFIG RESETSTAT`.
@@ -236,11 +227,7 @@ impl Keyspace {
             shown_offset_ms: now.shown_offset_ms(),
             lease_clock: LeaseClock::new(now),
             draws: Draws::new(),
-            access: AccessPolicy {
-                kind: AccessKind::Used,
-                lfu_log_factor: 10,
-                lfu_decay_minutes: 1,
-            },
+            access: AccessPolicy::default(),
             mode: Mode::default(),
             expiry_by: ExpiryBy::Server,
             own_deadlines: BTreeSet::new(),
