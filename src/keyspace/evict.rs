@@ -32,6 +32,21 @@ const SPARED_TRIES: usize = 100;
 /// about 20 take a microsecond.
 const SAMPLES_MAX: usize = 1024;
 
+/// The parameters of access bits: `maxmemory-policy`, `lfu-log-factor`, `lfu-decay-time`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AccessPolicy {
+    pub kind: AccessKind,
+    pub lfu_log_factor: u32,
+    /// Minutes after which a counter is decremented.
+    pub lfu_decay_minutes: u32,
+}
+
+impl Default for AccessPolicy {
+    fn default() -> Self {
+        AccessPolicy { kind: AccessKind::Used, lfu_log_factor: 10, lfu_decay_minutes: 1 }
+    }
+}
+
 /// The state kept between evictions.
 #[derive(Debug, Default)]
 pub struct Eviction {
