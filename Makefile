@@ -9,15 +9,18 @@ PEERS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := build
-.PHONY: build help run check deny test bench bench-peers bench-locks bench-queues bench-cluster bench-guard peer peer-redis8 peer-valkey public-scripts clients cluster mixed-cluster crash arm64 crossings random failover locks sentinel simulate linearizable upgrade fuzz miri doc install uninstall page dist dist-check recipes tag-check release image image-static package-test package-tools
+.PHONY: build quick help run check deny test bench bench-peers bench-locks bench-queues bench-cluster bench-guard peer peer-redis8 peer-valkey public-scripts clients cluster mixed-cluster crash arm64 crossings random failover locks sentinel simulate linearizable upgrade fuzz miri doc install uninstall page dist dist-check recipes tag-check release image image-static package-test package-tools
 
 build: ## build the server, optimised
 	$(PIC_ONLY) $(CARGO) build --release
 
+quick: ## build the server of `make run` and `make bench-guard`: soon rather than as fast as a release
+	$(PIC_ONLY) $(CARGO) build --profile quick
+
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-run: ## build and start the server, soon rather than as fast as a release; ARGS="--port 7777" adds to its command line
+run: ## build and start the server, with the profile of `make quick`; ARGS="--port 7777" adds to its command line
 	$(PIC_ONLY) $(CARGO) run --profile quick -- $(ARGS)
 
 check: ## formatting, lints of all targets, the architecture's rules, the checker of `make locks`, and a part of `make miri` where Miri is installed
@@ -56,8 +59,7 @@ bench-queues: build ## CPU a job beside BullMQ, asynq and Sidekiq's commands, an
 bench-cluster: build ## memory and CPU of a cluster, its gaps and moves of slots, beside Redis and Valkey
 	PEERS="$(PEERS)" benches/cluster/run $(TARGET)/release/latchkey $(ARGS)
 
-bench-guard: ## instructions of fourteen paths, at most 3% above the committed ones (needs valgrind); ARGS="--only GET" measures one, "--write" records
-	$(PIC_ONLY) $(CARGO) build --profile quick
+bench-guard: quick ## instructions of fourteen paths, at most 3% above the committed ones (needs valgrind); ARGS="--only GET" measures one, "--write" records
 	benches/guard/run $(TARGET)/quick/latchkey $(ARGS)
 
 peer: ## transcripts, random commands, and Redis's own test suite, beside the real Redis; ARGS="unit/expire" runs files of the suite
@@ -81,10 +83,10 @@ crash: build ## kills a server under load for a minute and looks for answered wr
 arm64: ## unit tests and transcripts as a program of arm64, under qemu-user (needs a cross compiler); ARGS="--it locks::" runs others
 	tests/arm64/run $(ARGS)
 
-failover: build ## three nodes, three redis-sentinels, 20 failovers under load; ARGS="--binary PATH --rounds 4 --config 'NAME VALUE' --clients redis-py,go-redis,jedis,lettuce"
+failover: build ## three nodes, three redis-sentinels, 20 failovers under load; ARGS="--rounds 4 --kinds kill,partition --clients redis-py,jedis", "--jobs --cluster"
 	tests/failover/run --binary $(TARGET)/release/latchkey $(ARGS)
 
-linearizable: ## registers, locks and queues under kills, pauses and changes of the primary, judged by porcupine (needs go); ARGS="-plants", "-only lock,kills -rounds 50"
+linearizable: ## registers, locks, semaphores, queues and streams under kills, partitions and failovers, judged by porcupine (needs go); ARGS="-plants", "-only lock,kills -rounds 50"
 	$(CARGO) build
 	cd tests/linearizable && go run . -server $(abspath $(TARGET))/debug/latchkey $(ARGS)
 

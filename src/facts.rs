@@ -339,8 +339,10 @@ pub enum KeyRule {
     BeforeTimeout,
     /// MIGRATE: the keys after KEYS, or the one before the options.
     Migrated,
-    /// SET: read only with GET.
+    /// SET: read only with GET, compared with a condition.
     ReadWithGet,
+    /// DELEX: compared only with a condition.
+    Compared,
     /// BITFIELD: written unless all operations are GET.
     ReadByGets,
 }

@@ -111,7 +111,7 @@ _arguments \
   '*--script-cache-persist[Sources of scripts survive restarts and failovers\: those loaded, and those that EVAL has sent more than once]:script-cache-persist:(yes no)' \
   '*--script-cache-persist-limit[Maximum bytes of the sources that survive; the last used ones do]:script-cache-persist-limit:_files' \
   '*--maxmemory[Bytes that data may take; above that, maxmemory-policy applies]:maxmemory:_files' \
-  '*--maxmemory-policy[Which keys are evicted above maxmemory\: of all keys (allkeys-) or of those with a time to live (volatile-), the least recently used (lru), the least frequently used (lfu), random ones (random) or the next to expire (ttl)]:maxmemory-policy:(volatile-lru volatile-lfu volatile-random volatile-ttl allkeys-lru allkeys-lfu allkeys-random noeviction volatile-lrm allkeys-lrm)' \
+  '*--maxmemory-policy[Which keys are evicted above maxmemory\: of all keys (allkeys-) or of those with a time to live (volatile-), the least recently used (lru) or changed (lrm), the least frequently used (lfu), random ones (random) or the next to expire (ttl)]:maxmemory-policy:(volatile-lru volatile-lfu volatile-random volatile-ttl allkeys-lru allkeys-lfu allkeys-random noeviction volatile-lrm allkeys-lrm)' \
   '*--maxmemory-samples[Keys sampled for each eviction]:maxmemory-samples:_files' \
   '*--maxmemory-eviction-tenacity[How long eviction may take before clients are served again\: from 0, the shortest time, to 100, no limit]:maxmemory-eviction-tenacity:_files' \
   '*--maxmemory-protect[Patterns of keys that are never evicted]:maxmemory-protect:_files' \
@@ -198,7 +198,7 @@ _arguments \
   '*--aof-timestamp-enabled[Writes times into the AOF, so that it can be cut off at one]:aof-timestamp-enabled:(yes no)' \
   '*--aof-rewrite-incremental-fsync[Syncs a rewritten AOF to disk in parts]:aof-rewrite-incremental-fsync:(yes no)' \
   '*--aof-disable-auto-gc[Keeps the files that a rewrite replaced]:aof-disable-auto-gc:(yes no)' \
-  '*--aof-load-corrupt-tail-max-size[Bytes of damage at the end of the log with which the server starts]:aof-load-corrupt-tail-max-size:_files' \
+  '*--aof-load-corrupt-tail-max-size[Starts although the AOF ends in at most this many bytes from the first damaged request or transaction on, which are cut off]:aof-load-corrupt-tail-max-size:_files' \
   '*--lock-min-replicas[Number of replicas that must acknowledge each grant and renewal of a lock before the reply leaves, if the command does not give its own number (REPLICAS)]:lock-min-replicas:_files' \
   '*--lock-ack-timeout[Milliseconds that such a reply waits before the grant is taken back]:lock-ack-timeout:_files' \
   '*--lock-recovery-delay[Milliseconds for which no lock is granted after a start or a promotion\: the longest lease that may have been lost with the last writes]:lock-recovery-delay:_files' \

@@ -86,6 +86,11 @@ impl Wait {
         matches!(self.on, On::Keys(_) | On::ScatteredKeys(_))
     }
 
+    /// Whether the client waits without being blocked, for a push message.
+    pub fn is_async(&self) -> bool {
+        self.answer == Answer::Push
+    }
+
     /// Whether the client waits for locks or permits.
     pub fn is_for_lock(&self) -> bool {
         self.ticket.is_for(Wanted::Lock) || self.ticket.is_for(Wanted::Semaphore)

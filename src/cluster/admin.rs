@@ -361,6 +361,11 @@ impl Cluster {
         self.todo |= Todo::SAVE;
     }
 
+    /// The secret that nodes of Redis 8 share, as far as one of them is known.
+    pub fn secret(&self) -> Option<&[u8]> {
+        self.secret.as_ref().map(|secret| secret.as_slice())
+    }
+
     /// The faults that DEBUG makes this node commit.
     pub fn faults(&mut self) -> &mut Faults {
         &mut self.faults

@@ -53,7 +53,7 @@ impl HashSlot {
     /// The slot of a key, or of a shard channel.
     #[inline]
     pub fn of(key: &[u8]) -> HashSlot {
-        HashSlot(CRC.checksum(hashed_part(key)) & (SLOTS as u16 - 1))
+        HashSlot(checksum(hashed_part(key)) & (SLOTS as u16 - 1))
     }
 
     /// The slot of all keys that match a glob pattern; None if they may be in several.
@@ -109,6 +109,12 @@ fn tags() -> Box<[[u8; TAG_BYTES_MAX]; SLOTS]> {
         }
     }
     tags
+}
+
+/// The checksum from which slots are computed: CRC-16/XMODEM.
+#[inline]
+pub fn checksum(bytes: &[u8]) -> u16 {
+    CRC.checksum(bytes)
 }
 
 /// The bytes of a key by which its slot is chosen.

@@ -88,6 +88,8 @@ const DEPTH_MAX: u32 = 26;
 const DIRECTORY_SLACK: usize = 32;
 /// A cursor is the upper 53 bits of a hash, as doubles in JavaScript are exact to 53 bits.
 const CURSOR_SHIFT: u32 = 11;
+/// The access bits of entries that [`Table::pinned_len`] counts: all are set.
+pub const PINNED: u32 = 0xff_ffff;
 
 /// No deadline.
 const NEVER: u32 = u32::MAX;
@@ -297,6 +299,8 @@ pub struct Table<O> {
     wall_offset_ms: i64,
     len: usize,
     volatile: usize,
+    /// Entries whose access bits are [`PINNED`].
+    pinned: usize,
     /// Bytes of blocks and hints.
     segment_bytes: usize,
     /// Buffers for rebuilding.
@@ -335,6 +339,7 @@ impl<O> Table<O> {
             wall_offset_ms,
             len: 0,
             volatile: 0,
+            pinned: 0,
             segment_bytes: 0,
             moving: [Vec::new(), Vec::new()],
             fill: Vec::new(),
@@ -379,6 +384,11 @@ impl<O> Table<O> {
     /// Number of keys with a deadline.
     pub fn volatile_len(&self) -> usize {
         self.volatile
+    }
+
+    /// The number of keys whose access bits are [`PINNED`].
+    pub fn pinned_len(&self) -> usize {
+        self.pinned
     }
 
     /// Bytes of directory, segments and blocks, without entries.
@@ -482,12 +492,15 @@ impl<O> Table<O> {
     }
 
     /// Sets the lower 24 bits of `access` as the entry's access bits.
-    #[inline]
     pub fn set_access(&mut self, slot: Slot, access: u32) {
-        self.update_access(slot, |_| access);
+        let entry = self.link(slot).entry();
+        self.pinned -= usize::from(entry.access() == PINNED);
+        entry.update_access(|_| access);
+        self.pinned += usize::from(entry.access() == PINNED);
     }
 
-    /// Sets the lower 24 bits of what `update` makes of the entry's access bits.
+    /// Sets the lower 24 bits of what `update` makes of the entry's access bits. It must leave
+    /// [`PINNED`] as it is, and make it of nothing else.
     #[inline]
     pub fn update_access(&mut self, slot: Slot, update: impl FnOnce(u32) -> u32) {
         self.link(slot).entry().update_access(update);
@@ -617,6 +630,7 @@ impl<O> Table<O> {
             at = chunk.segments[index].after(at);
         };
         self.len += 1;
+        self.pinned += usize::from(entry.access() == PINNED);
         if let Some(deadline) = deadline {
             self.count_volatile(id, 1);
             self.note(id, at, self.hint_of(deadline));
@@ -647,6 +661,8 @@ impl<O> Table<O> {
         self.end_loans_of(old.entry());
         debug_assert_eq!(self.entry(slot).key(), entry.key());
         let deadline = entry.deadline();
+        self.pinned += usize::from(entry.entry().access() == PINNED);
+        self.pinned -= usize::from(old.entry().access() == PINNED);
         self.relink(slot, old, entry.into_raw(), deadline);
         // SAFETY: the entry was alive and of this `O`, and its slot leads to the other one now.
         unsafe { Owned::new(old.entry()) }
@@ -714,6 +730,7 @@ impl<O> Table<O> {
             self.count_volatile(slot.segment(), -1);
         }
         self.len -= 1;
+        self.pinned -= usize::from(link.entry().access() == PINNED);
         self.shrink(slot.segment());
         self.outdate_slots();
         // SAFETY: the entry was alive and of this `O`, and no slot leads to it any more.

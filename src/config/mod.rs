@@ -378,9 +378,10 @@ mod tests {
     fn some_parameters_cannot_be_set_while_data_is_loaded() {
         let loading = SetContext { loading: true, ..REMOTE };
         let set = |pairs: &[(&[u8], &[u8])]| Config::default().set(pairs, loading).unwrap_err();
-        assert_eq!(set(&[(b"appendonly", b"yes"), (b"nosuch", b"")]), SetError::Loading);
+        let diskless = (&b"repl-diskless-load"[..], &b"disabled"[..]);
+        assert_eq!(set(&[diskless, (b"nosuch", b"")]), SetError::Loading);
         let unknown = SetError::Unknown { name: b"nosuch".to_vec() };
-        assert_eq!(set(&[(b"nosuch", b""), (b"appendonly", b"yes")]), unknown);
+        assert_eq!(set(&[(b"nosuch", b""), diskless]), unknown);
     }
 
     #[test]

@@ -351,8 +351,9 @@ section "Memory" {
     /// Bytes that data may take; above that, maxmemory-policy applies. 0 is no limit.
     "maxmemory" => maxmemory: u64 = 0, memory(0, ULONG_MAX), MODIFIABLE.then(Action::MaxMemory);
     /// Which keys are evicted above maxmemory: of all keys (allkeys-) or of those with a time to
-    /// live (volatile-), the least recently used (lru), the least frequently used (lfu), random
-    /// ones (random) or the next to expire (ttl). With noeviction, writes are refused.
+    /// live (volatile-), the least recently used (lru) or changed (lrm), the least frequently used
+    /// (lfu), random ones (random) or the next to expire (ttl). With noeviction, writes are
+    /// refused.
     "maxmemory-policy" => maxmemory_policy: MaxmemoryPolicy = MaxmemoryPolicy::NoEviction, OneOf, MODIFIABLE;
     /// Keys sampled for each eviction. More are closer to true LRU, and slower.
     "maxmemory-samples" => maxmemory_samples: u32 = 5, int(1, INT_MAX), MODIFIABLE;
@@ -388,8 +389,9 @@ section "Memory" {
     "lazyfree-lazy-user-flush" => lazyfree_lazy_user_flush: bool = false, YesNo, MODIFIABLE.only_stored();
     /// Resizes hash tables in idle time. Not needed here: tables grow in small steps.
     "activerehashing" => activerehashing: bool = true, YesNo, MODIFIABLE.only_stored();
-    /// Moves values in memory to reduce fragmentation. Taken in files, without effect.
-    "activedefrag" => activedefrag: bool = false, OnlyInFiles(Unsupported(YesNo, NO_DEFRAG)), MODIFIABLE;
+    /// Moves values in memory to reduce fragmentation. CONFIG SET refuses yes; files may have it.
+    "activedefrag" => activedefrag: bool = false, OnlyInFiles(Unsupported(YesNo, NO_DEFRAG)),
+        MODIFIABLE.only_stored();
     /// Microseconds of a cycle of defragmentation. Known from Valkey 8.1.
     "active-defrag-cycle-us" => active_defrag_cycle_us: u32 = 500, int(0, 100_000), MODIFIABLE.only_stored();
     /// Bytes of fragmentation below which nothing is moved.
@@ -567,7 +569,7 @@ section "Snapshots" {
 section "Append-only file" {
     /// Logs every write. If enabled while the server runs, it takes effect once the existing data
     /// is written.
-    "appendonly" => appendonly: bool = false, YesNo, MODIFIABLE.deny_loading().then(Action::AppendOnly);
+    "appendonly" => appendonly: bool = false, YesNo, MODIFIABLE.then(Action::AppendOnly);
     /// Prefix of the names of the append-only files.
     "appendfilename" => appendfilename: Vec<u8> = b"appendonly.aof".to_vec(), APPEND_FILENAME, IMMUTABLE;
     /// Directory of the append-only files, within dir.
@@ -593,9 +595,9 @@ section "Append-only file" {
     "aof-rewrite-incremental-fsync" => aof_rewrite_incremental_fsync: bool = true, YesNo, MODIFIABLE;
     /// Keeps the files that a rewrite replaced.
     "aof-disable-auto-gc" => aof_disable_auto_gc: bool = false, YesNo, MODIFIABLE.then(Action::AofHistory);
-    /// Bytes of damage at the end of the log with which the server starts. Known from Redis 8.4.
-    "aof-load-corrupt-tail-max-size" => aof_load_corrupt_tail_max_size: i64 = 0, int(0, LONG_MAX),
-        MODIFIABLE.only_stored();
+    /// Starts although the AOF ends in at most this many bytes from the first damaged request or
+    /// transaction on, which are cut off. 0 never. Known from Redis 8.4.
+    "aof-load-corrupt-tail-max-size" => aof_load_corrupt_tail_max_size: i64 = 0, int(0, LONG_MAX), MODIFIABLE;
 }
 
 section "Locks" {

@@ -34,22 +34,43 @@ pub enum MaxmemoryPolicy {
     AllkeysLru,
     AllkeysLfu,
     AllkeysRandom,
-    /// Of those with a deadline the one that was written longest ago, of Redis 8.6: as
-    /// [`Self::VolatileLru`].
+    /// Of those with a deadline the one that was changed longest ago. Source: Redis 8.6.
     VolatileLrm,
-    /// The one that was written longest ago, of Redis 8.6: as [`Self::AllkeysLru`].
+    /// The one that was changed longest ago. Source: Redis 8.6.
     AllkeysLrm,
     NoEviction,
 }
 
+/// The contents of an entry's access bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessKind {
+    /// The time of the last access (LRU); also for policies that do not need it.
+    Used,
+    /// The time of the last change (LRM).
+    Modified,
+    /// A counter of accesses (LFU).
+    Counted,
+}
+
 impl MaxmemoryPolicy {
-    /// Whether entries store a counter of accesses (LFU), not the time of the last one (LRU).
-    pub fn is_lfu(self) -> bool {
-        matches!(self, MaxmemoryPolicy::VolatileLfu | MaxmemoryPolicy::AllkeysLfu)
+    /// The contents of access bits under this policy.
+    pub fn access_kind(self) -> AccessKind {
+        use MaxmemoryPolicy::*;
+        match self {
+            VolatileLfu | AllkeysLfu => AccessKind::Counted,
+            VolatileLrm | AllkeysLrm => AccessKind::Modified,
+            VolatileLru | AllkeysLru | VolatileRandom | AllkeysRandom | VolatileTtl
+            | NoEviction => AccessKind::Used,
+        }
     }
 
-    /// Whether it uses the time of the last access.
-    pub fn is_lru(self) -> bool {
+    /// Whether entries store a counter of accesses, not a time.
+    pub fn is_lfu(self) -> bool {
+        self.access_kind() == AccessKind::Counted
+    }
+
+    /// Whether it uses the time of the last access or change.
+    pub fn uses_time(self) -> bool {
         use MaxmemoryPolicy::*;
         matches!(self, VolatileLru | AllkeysLru | VolatileLrm | AllkeysLrm)
     }

@@ -13,7 +13,7 @@ use thiserror::Error;
 use crate::client::ClientId;
 use crate::cluster::node::NodeId;
 use crate::cluster::slot_job::parse_imports;
-use crate::config::system_text;
+use crate::config::{AccessKind, system_text};
 use crate::durability::persistence;
 use crate::durability::scripts;
 use crate::durability::unexpected;
@@ -28,7 +28,7 @@ use crate::persist::ahead::{
 };
 use crate::persist::aof::ahead::Batch as Requests;
 use crate::persist::aof::folder::AofFolder;
-use crate::persist::aof::load::{Loaded, Sink};
+use crate::persist::aof::load::{Cuts, Loaded, Sink};
 use crate::persist::aof::reader;
 use crate::persist::leftovers;
 use crate::persist::rdb::{FileError, Limits, Place, RawEntry, Version, VersionCheck, value_type};
@@ -174,7 +174,7 @@ pub fn entry_decoder(core: &Core, rules: Rules) -> EntryDecoder {
         now: core.state.now,
         databases: core.keyspace.databases(),
         fresh_access: core.keyspace.fresh_access(),
-        is_lfu: core.keyspace.access.lfu,
+        is_lfu: core.keyspace.access.kind == AccessKind::Counted,
         keeps_expired: rules.keeps_expired,
         hides_keys: core.state.config.hide_user_data_from_log,
     }
@@ -666,8 +666,12 @@ pub fn load_at_start(core: &mut Core) -> Result<(), LoadError> {
     if !folder.manifest().is_empty() {
         note_unread(&core.state, &folder, bytes);
     }
-    let may_cut = core.state.config.aof_load_truncated;
-    let loaded = load_folder(core, &folder, bytes, may_cut)?;
+    let config = &core.state.config;
+    let cuts = Cuts {
+        truncated: config.aof_load_truncated,
+        corrupt_bytes_max: config.aof_load_corrupt_tail_max_size.max(0) as u64,
+    };
+    let loaded = load_folder(core, &folder, bytes, cuts)?;
     for warning in &loaded.warnings {
         warning!(core.state, "{warning}");
     }
@@ -722,7 +726,7 @@ fn load_folder(
     core: &mut Core,
     folder: &AofFolder,
     bytes: u64,
-    may_cut: bool,
+    cuts: Cuts,
 ) -> Result<Loaded, String> {
     begin(core, bytes);
     let progress = Progress::new(&core.state);
@@ -735,7 +739,7 @@ fn load_folder(
         next: 0,
         output: OutputBuffer::default(),
     };
-    let loaded = folder.load(may_cut, &mut loader);
+    let loaded = folder.load(cuts, &mut loader);
     end(core);
     loaded.map_err(|error| error.to_string())
 }
@@ -782,7 +786,7 @@ pub fn reload_aof(core: &mut Core, client: Option<ClientId>) -> Result<(), Strin
     persistence::write_log(&mut core.state).map_err(|fatal| fatal.to_string())?;
     let folder = persistence::read_folder(&core.state)?;
     let bytes = folder.size().map_err(|error| error.to_string())?;
-    load_again(core, client, true, |core| load_folder(core, &folder, bytes, false).map(drop))?;
+    load_again(core, client, true, |core| load_folder(core, &folder, bytes, Cuts::NONE).map(drop))?;
     persistence::note_loaded(core);
     Ok(())
 }

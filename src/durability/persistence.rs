@@ -95,7 +95,7 @@ fn plan(core: &mut Core, is_base: bool) -> Plan {
     }
     plan.access = if config.maxmemory_policy.is_lfu() {
         SavedAccess::Frequency
-    } else if config.maxmemory_policy.is_lru() {
+    } else if config.maxmemory_policy.uses_time() {
         SavedAccess::Idle
     } else {
         SavedAccess::None

@@ -34,13 +34,16 @@ pub const ROWS: &[Row] = &[
     gauge("sync_partial_err", "redis_replica_partial_resync_denied", One, "Replicas that could not continue at their offset.",
         |r| r.counters().partial_syncs_refused.into()),
     counter("expired_keys", "redis_expired_keys_total", One, "Keys that expired.", |r| r.core.keyspace.stats.expired.into()),
-    field("expired_subkeys", expired_subkeys),
+    field("expired_keys_active", |r| of_redis_8(r, r.core.keyspace.stats.expired_actively)),
+    field("expired_subkeys", |r| of_redis_8(r, r.core.keyspace.stats.expired_fields)),
+    field("expired_subkeys_active", |r| of_redis_8(r, r.core.keyspace.stats.expired_fields_actively)),
     counter("expired_fields", "redis_expired_fields_total", One, "Fields of hashes that expired.", |r| r.core.keyspace.stats.expired_fields.into()),
     gauge("expired_stale_perc", "redis_expired_stale_percentage", Percent, "Always 0: no key stays after it has expired.", |_| Value::Decimal(0.0, 2)),
     gauge("expired_time_cap_reached_count", "redis_expired_time_cap_reached_total", One, "Turns in which more keys were due than a turn deletes.",
         |r| r.counters().expired_slices_exhausted.into()),
     field("expire_cycle_cpu_milliseconds", |_| 0u64.into()),
     counter("evicted_keys", "redis_evicted_keys_total", One, "Keys evicted for memory.", |r| r.core.keyspace.stats.evicted.into()),
+    gauge("blessed_keys", "redis_blessed_keys", One, "Keys that are never evicted (BLESS).", |r| (r.core.keyspace.blessed_len() as u64).into()),
     counter("evicted_clients", "redis_evicted_clients_total", One, "Clients closed for maxmemory-clients.", |r| r.counters().evicted_clients.into()),
     counter("evicted_scripts", "redis_evicted_scripts_total", One, "Cached scripts that made room for others.", |r| r.core.state.scripts.stats.evicted.into()),
     counter("total_eviction_exceeded_time", "redis_eviction_exceeded_time_ms_total", Milliseconds, "Time above maxmemory.",
@@ -113,9 +116,10 @@ fn total_net_cluster_slot_export_bytes(r: &Reading<'_>) -> Value {
     state.config.compatible_with.is_valkey().then_some(bytes).into()
 }
 
-fn expired_subkeys(r: &Reading<'_>) -> Value {
+/// A count that only Redis 8 shows.
+fn of_redis_8(r: &Reading<'_>, count: u64) -> Value {
     let is_redis_8 = r.core.state.config.compatible_with == Compatibility::Redis8;
-    is_redis_8.then_some(r.core.keyspace.stats.expired_fields).into()
+    is_redis_8.then_some(count).into()
 }
 
 fn kilobytes(rate: &Rate) -> Value {

@@ -135,11 +135,13 @@ impl Context<'_> {
         self.instead(&[if unlinks { b"UNLINK" } else { b"DEL" }, key.bytes]);
     }
 
-    /// Repeats the deletion of a key by a command with another purpose. Redis 7.0 writes DEL,
+    /// Repeats the deletion of a key by a command with another purpose. Redis before 8 writes DEL,
     /// whichever way the memory is freed.
     pub fn instead_deleted(&mut self, key: &[u8]) {
         let config = &self.core.state.config;
-        let unlinks = config.lazyfree_lazy_server_del && config.compatible_with.is_valkey();
+        let dialect = config.compatible_with;
+        let unlinks =
+            config.lazyfree_lazy_server_del && (dialect.is_valkey() || dialect.is_redis_8());
         self.instead(&[if unlinks { b"UNLINK" } else { b"DEL" }, key]);
     }
 

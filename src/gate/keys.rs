@@ -114,7 +114,7 @@ fn by_rule(spec: &CommandSpec, args: Args<'_>, mut found: Vec<KeyPosition>) -> V
             let keys = migrated_keys(args);
             found = keys.map(|index| KeyPosition { index, flags }).collect();
         }
-        KeyRule::None | KeyRule::ReadWithGet | KeyRule::ReadByGets => {}
+        KeyRule::None | KeyRule::ReadWithGet | KeyRule::Compared | KeyRule::ReadByGets => {}
     }
     found
 }
@@ -186,8 +186,13 @@ fn actual_flags(spec: &CommandSpec, keys: &KeySpec, args: Args<'_>) -> KeyFlags 
     let has = |word: &str, from: usize| {
         args.iter_from(from).any(|argument| argument.eq_ignore_ascii_case(word.as_bytes()))
     };
+    let compares =
+        |from| ["IFEQ", "IFNE", "IFDEQ", "IFDNE"].iter().any(|condition| has(condition, from));
     match spec.key_rule {
-        KeyRule::ReadWithGet if !has("GET", 3) => KeyFlags::OW | KeyFlags::UPDATE,
+        KeyRule::ReadWithGet if has("GET", 3) => keys.flags - KeyFlags::VARIABLE_FLAGS,
+        KeyRule::ReadWithGet if compares(3) => KeyFlags::RW | KeyFlags::UPDATE,
+        KeyRule::ReadWithGet => KeyFlags::OW | KeyFlags::UPDATE,
+        KeyRule::Compared if !compares(2) => KeyFlags::RM_DELETE,
         KeyRule::ReadByGets if only_gets(args) => KeyFlags::RO | KeyFlags::ACCESS,
         _ => keys.flags - KeyFlags::VARIABLE_FLAGS,
     }

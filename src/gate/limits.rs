@@ -9,7 +9,7 @@ use crate::client::life::Life;
 use crate::client::tracking::ClientTracking;
 use crate::client::transaction::Transaction;
 use crate::client::{Client, ClientFlags, ClientId, Input};
-use crate::config::{ClientClass, Config, MemoryLimit};
+use crate::config::{ClientClass, Compatibility, Config, MemoryLimit};
 use crate::pubsub::{Kind, Subscriptions};
 use crate::replication::backlog::Backlog;
 use crate::resp::percent::percent_encoded;
@@ -99,10 +99,7 @@ pub fn describe(
     let events = if client.writability.is_registered() { "rw" } else { "r" };
     let input = &client.input;
     let output_size = client.output.capacity();
-    let [capa, watch, traffic] = match is_valkey {
-        true => valkey_fields(client),
-        false => Default::default(),
-    };
+    let [capa, watch, traffic] = newer_fields(client, state.config.compatible_with);
     format!(
         "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={}{capa} db={} sub={} psub={} ssub={} multi={}{watch} qbuf={} \
          qbuf-free={} argv-mem={} multi-mem={} rbs={output_size} rbp={output_size} obl={in_buffer} oll={pieces} \
@@ -156,16 +153,18 @@ fn awaited_keys(state: &State, client: &Client, hides_names: bool) -> String {
     field
 }
 
-/// Valkey 9's additional fields: after `flags`, after `multi`, and at the end.
-fn valkey_fields(client: &Client) -> [String; 3] {
+/// The additional fields of Redis 8 and Valkey 9: after `flags`, after `multi`, and at the end.
+fn newer_fields(client: &Client, dialect: Compatibility) -> [String; 3] {
     let letters = if client.flags.contains(ClientFlags::CAN_REDIRECT) { "r" } else { "" };
     let watched = client.watching.as_deref().map_or(0, |watching| watching.keys().count());
     let (sent, received, commands) = (client.bytes_in, client.bytes_out, client.commands);
-    [
-        format!(" capa={letters}"),
-        format!(" watch={watched}"),
-        format!(" tot-net-in={sent} tot-net-out={received} tot-cmds={commands}"),
-    ]
+    let watch = format!(" watch={watched}");
+    let traffic = format!(" tot-net-in={sent} tot-net-out={received} tot-cmds={commands}");
+    match dialect {
+        Compatibility::Valkey9 => [format!(" capa={letters}"), watch, traffic],
+        Compatibility::Redis8 => [String::new(), watch, format!(" io-thread=0{traffic}")],
+        _ => Default::default(),
+    }
 }
 
 /// The letters of the `flags` field.

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
+use crate::config::Compatibility;
 use crate::keyspace::DbIndex;
 
 /// The link, while it is in use.
@@ -27,12 +28,16 @@ impl LinkLine {
     pub const FLAGS: &str = "M";
 
     /// The line, without a line end. `cmd` is NULL, because the link has no commands of its own.
-    /// `of_valkey`: with Valkey's fields.
-    pub fn text(&self, of_valkey: bool) -> String {
+    pub fn text(&self, dialect: Compatibility) -> String {
         let local = self.local.map_or_else(String::new, |address| address.to_string());
-        let [capa, watch, traffic] = match of_valkey {
-            true => [" capa=", " watch=0", " tot-net-in=0 tot-net-out=0 tot-cmds=0"],
-            false => [""; 3],
+        let [capa, watch, traffic] = match dialect {
+            Compatibility::Valkey9 => {
+                [" capa=", " watch=0", " tot-net-in=0 tot-net-out=0 tot-cmds=0"]
+            }
+            Compatibility::Redis8 => {
+                ["", " watch=0", " io-thread=0 tot-net-in=0 tot-net-out=0 tot-cmds=0"]
+            }
+            _ => [""; 3],
         };
         let mut line = String::new();
         let LinkLine { number, address, file, age_s, idle_s, database, input, .. } = self;

@@ -51,7 +51,7 @@ pub fn remove_ended(core: &mut Core, database: DbIndex, key: &[u8]) {
     let now_ms = core.state.now.unix().0 as f64;
     remove(core, (database, key), "semexpired", |view| {
         // Another kind of sorted set is left alone.
-        if view.iter().any(|(_, member)| !lock::is_permit(member.as_ref())) {
+        if view.iter().any(|(score, member)| !lock::is_of_semaphore(score, member.as_ref())) {
             return Vec::new();
         }
         let ended = view.iter().take_while(|(until, _)| *until < now_ms);

@@ -100,6 +100,11 @@ impl Rights {
         self.user.is_none() || self.may_run(state, database, &[b"TYPE", key])
     }
 
+    /// Whether the visitor may see the owners of a semaphore's permits.
+    pub fn may_see_semaphore(&self, state: &State, database: DbIndex, key: &[u8]) -> bool {
+        self.user.is_none() || self.may_run(state, database, &[b"SEM.INFO", key])
+    }
+
     /// Whether the visitor may see the owner of a lock, which for a string is the value.
     pub fn may_see_lock(&self, state: &State, database: DbIndex, key: &[u8]) -> bool {
         self.user.is_none() || self.may_run(state, database, &[b"LOCK.INFO", key])

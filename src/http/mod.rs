@@ -5,8 +5,9 @@
 //! which answers the requests that have arrived; nested turns do so too, so that operators can see
 //! the reason when a busy script, a load or a pause blocks the server. `access` checks permissions,
 //! `ready` answers probes, `json` writes JSON, `routes` has all paths. The answers to `/api`:
-//! `locks`, `waiting`, `queues` (with `care`: warnings), `commands` (slow ones, latency), `people`
-//! (clients), `cluster`, `overview`. `page` is the page itself.
+//! `locks`, `semaphores`, `waiting`, `queues` (with `care`: warnings), `keys` (sizes), `hot_keys`,
+//! `history`, `commands` (slow ones, latency), `people` (clients), `cluster`, `overview`. `walk`
+//! searches all keys for them. `page` is the page itself.
 //!
 //! The cost of an answer is bounded: figures are updated as they change, lists are slices cut by an
 //! index, and an answer that must visit all locks does so in slices, some in each turn
@@ -16,7 +17,10 @@ mod access;
 mod care;
 mod cluster;
 mod commands;
+mod history;
+mod hot_keys;
 pub(crate) mod json;
+mod keys;
 mod locks;
 mod overview;
 mod page;
@@ -24,7 +28,9 @@ mod people;
 mod queues;
 mod ready;
 mod routes;
+mod semaphores;
 mod waiting;
+mod walk;
 
 use crate::net::http::head::Request;
 use crate::net::http::response::Response;
@@ -90,7 +96,8 @@ pub fn periodic(core: &mut Core) {
     core.keyspace.flows.forget(core.state.now.boot_us);
     // This leaves less work for a scrape.
     core.keyspace.review_semaphores();
-    queues::look_for_named(core);
+    walk::go_on(core);
+    history::sample(core);
 }
 
 /// Answers a connection's request, or continues its answer. False: that takes another turn.

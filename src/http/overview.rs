@@ -1,33 +1,23 @@
 //! `/api/overview`: the figures, failed checks of readiness, a running script, lost locks,
-//! replicas, certificates, memory by type.
-
-use std::collections::BTreeMap;
+//! replicas, certificates.
 
 use super::access::Rights;
 use super::json::Json;
 use super::locks::{client, json_response, redis_cli, write_end};
 use super::ready::CHECKS;
-use crate::collections::table::ValueRef;
 use crate::figures::turns::script_us;
 use crate::figures::{Reading, Value, figures};
 use crate::gate::evict::cost_of_limit;
-use crate::keyspace::{DbIndex, Keyspace};
+use crate::keyspace::DbIndex;
 use crate::net::http::response::Response;
 use crate::roles::replicas::lag_seconds;
 use crate::state::{Core, State};
 use crate::sys::build;
 use crate::sys::machine::host_name;
-use crate::types::type_name;
 
 /// The time for which lost locks and evictions are shown. Unit: milliseconds.
 const RECENT_MS: i64 = 300_000;
 const REPLICAS_MAX: usize = 100;
-/// Keys of a database whose bytes are counted, and the number of neighbours that are read together.
-const KEYS_SAMPLED: usize = 128;
-const NEIGHBOURS: usize = 8;
-/// Databases whose keys are counted, and the first ones from which the largest are chosen.
-const DATABASES_SAMPLED: usize = 4;
-const DATABASES_LOOKED_AT: usize = 64;
 
 /// `/api/overview`.
 pub fn overview(core: &Core, rights: &Rights) -> Response {
@@ -90,7 +80,6 @@ pub fn overview(core: &Core, rights: &Rights) -> Response {
     }
     json.close(']');
     json.named("cluster", core.state.cluster.is_some());
-    memory_by_type(&mut json, &core.keyspace);
     json.name("figures");
     json.open('{');
     let reading = Reading::new(core);
@@ -103,48 +92,6 @@ pub fn overview(core: &Core, rights: &Rights) -> Response {
     json.close('}');
     json.close('}');
     json_response(json)
-}
-
-/// Appends the numbers of keys and bytes of each type, estimated from some keys of the largest
-/// databases.
-fn memory_by_type(json: &mut Json, keyspace: &Keyspace) {
-    let mut tables: Vec<_> = DbIndex::all(keyspace.databases().min(DATABASES_LOOKED_AT))
-        .map(|database| keyspace.table_of(database))
-        .filter(|table| !table.is_empty())
-        .collect();
-    tables.sort_by_key(|table| std::cmp::Reverse(table.len()));
-    tables.truncate(DATABASES_SAMPLED);
-    let mut types: BTreeMap<&'static str, (f64, f64)> = BTreeMap::new();
-    for table in tables {
-        let mut seen: BTreeMap<&'static str, (f64, f64)> = BTreeMap::new();
-        for _ in 0..KEYS_SAMPLED.div_ceil(NEIGHBOURS) {
-            // Neighbours lie in one segment: few cache misses.
-            table.sample(NEIGHBOURS, false, |_, entry| {
-                let beside = match entry.value() {
-                    ValueRef::Object(object) => object.heap_bytes(),
-                    ValueRef::Bytes { .. } => 0,
-                };
-                let (keys, bytes) = seen.entry(type_name(entry.value())).or_default();
-                (*keys, *bytes) = (*keys + 1.0, *bytes + (entry.allocated() + beside) as f64);
-            });
-        }
-        let all: f64 = seen.values().map(|(keys, _)| keys).sum();
-        for (name, (keys, bytes)) in seen {
-            let scale = table.len() as f64 / all.max(1.0);
-            let sum = types.entry(name).or_default();
-            (sum.0, sum.1) = (sum.0 + keys * scale, sum.1 + bytes * scale);
-        }
-    }
-    json.name("types");
-    json.open('[');
-    for (name, (keys, bytes)) in types {
-        json.open('{');
-        json.named_text("type", name);
-        json.named("keys", keys.round());
-        json.named("bytes", bytes.round());
-        json.close('}');
-    }
-    json.close(']');
 }
 
 /// A sentence on what `maxmemory` has cost, while it costs anything.

@@ -7,7 +7,7 @@ use super::access::Rights;
 use super::care::{Care, Place as CarePlace};
 use super::json::{BYTES_MAX, Json, TEXT_BYTES_MAX, id};
 use super::locks::{json_response, limit, redis_cli};
-use crate::collections::glob;
+use super::walk::{NAMED_MAX, WANTED, is_pattern};
 use crate::collections::score_tree::Place;
 use crate::collections::table::ValueRef;
 use crate::figures::exposition::Exposition;
@@ -15,21 +15,12 @@ use crate::keyspace::waiting::Wanted;
 use crate::keyspace::{DbIndex, Keyspace};
 use crate::net::http::head::Request;
 use crate::net::http::response::Response;
-use crate::state::http_job::PageKeys;
 use crate::state::{Core, State};
 use crate::types::list::List;
 use crate::types::sorted_set::SortedSet;
 use crate::types::stream::{Counting, Group as StreamGroup, PAUSED, Stream};
 use crate::types::{Collection, Value, type_name};
 
-/// Keys that `page-keys` may name.
-const NAMED_MAX: usize = 100;
-/// Streams with groups that are shown though nothing names them, the longest.
-const STREAMS_MAX: usize = 100;
-/// Keys compared with patterns in one turn of the periodic work.
-const LOOKS: usize = 2000;
-/// Keys with waiting clients that are compared with patterns once in a round.
-const AWAITED_MAX: usize = 2000;
 /// Groups of a stream that are shown.
 const GROUPS_MAX: usize = 10;
 /// The most bytes of a name in a label.
@@ -37,16 +28,6 @@ const LABEL_BYTES_MAX: usize = 1024;
 /// Scores from this on are taken for Unix milliseconds, lower ones for seconds: the year 2286 in
 /// seconds.
 const MILLISECONDS_FROM: f64 = 1e10;
-
-const WANTED: [Wanted; 7] = [
-    Wanted::List,
-    Wanted::SortedSet,
-    Wanted::DueSeconds,
-    Wanted::DueMilliseconds,
-    Wanted::Stream,
-    Wanted::StreamGroup,
-    Wanted::StreamClaim,
-];
 
 /// The figures of a queue.
 #[derive(Default)]
@@ -135,67 +116,10 @@ fn of_stream(queue: Queue, stream: &Stream, now_ms: i64) -> Queue {
 /// The keys named by `page-keys`: directly, or by its patterns.
 fn named(state: &State) -> BTreeSet<&[u8]> {
     let plain = state.config.page_keys.iter().filter(|name| !is_pattern(name));
-    let keys = &state.page_keys;
-    let found = keys.found.iter().chain(&keys.of_this_round).map(|key| &**key);
+    let walk = &state.key_walk;
+    let complete = walk.complete.iter().flat_map(|round| &round.named);
+    let found = complete.chain(&walk.present.named).map(|key| &**key);
     plain.map(Vec::as_slice).chain(found).take(NAMED_MAX).collect()
-}
-
-/// Looks for streams with groups among some further keys, and compares them with the patterns of
-/// `page-keys`; after the last of them the keys that clients wait for, which may be empty. Call
-/// this in the periodic work.
-pub fn look_for_named(core: &mut Core) {
-    let keys = &mut core.state.page_keys;
-    if keys.patterns != core.state.config.page_keys {
-        *keys = PageKeys { patterns: core.state.config.page_keys.clone(), ..PageKeys::default() };
-    }
-    if !core.state.net.http.is_listening() {
-        return;
-    }
-    let mut left = LOOKS;
-    while left > 0 {
-        let (patterns, found) = (&keys.patterns, &mut keys.of_this_round);
-        let streams = &mut keys.streams_of_this_round;
-        let mut looked = 0;
-        keys.cursor = core.keyspace.table_of(DbIndex::ZERO).scan(keys.cursor, left, |entry| {
-            looked += 1;
-            if let ValueRef::Object(Value::Stream(stream)) = entry.value()
-                && !stream.groups.is_empty()
-                && !core.keyspace.is_hidden(entry.key())
-            {
-                streams.insert((stream.entries().len(), entry.key().into()));
-                if streams.len() > STREAMS_MAX {
-                    streams.pop_first();
-                }
-            }
-            let is_queue = matches!(type_name(entry.value()), "list" | "zset" | "stream")
-                && !core.keyspace.is_hidden(entry.key());
-            if is_queue && found.len() < NAMED_MAX && is_named_by(patterns, entry.key()) {
-                found.insert(entry.key().into());
-            }
-        });
-        left = left.saturating_sub(looked.max(1));
-        if keys.cursor == 0 {
-            let awaited = core.keyspace.waiting.keys_for(&WANTED).take(AWAITED_MAX);
-            let names = awaited.filter(|(database, _)| *database == DbIndex::ZERO);
-            for (_, name) in names.filter(|(_, name)| is_named_by(patterns, name)) {
-                if found.len() < NAMED_MAX {
-                    found.insert(name.into());
-                }
-            }
-            keys.found = std::mem::take(&mut keys.of_this_round);
-            keys.streams = std::mem::take(&mut keys.streams_of_this_round);
-            return;
-        }
-    }
-}
-
-/// Whether a pattern among the names of `page-keys` matches a key.
-fn is_named_by(names: &[Vec<u8>], key: &[u8]) -> bool {
-    names.iter().any(|name| is_pattern(name) && glob::matches(name, key, false))
-}
-
-fn is_pattern(name: &[u8]) -> bool {
-    name.iter().any(|byte| b"*?[\\".contains(byte))
 }
 
 /// Looks for what is wrong with a queue, given its figures.
@@ -228,7 +152,8 @@ pub fn list(core: &mut Core, rights: &Rights, request: &Request) -> Response {
     let mut found: BTreeSet<(DbIndex, Box<[u8]>)> =
         named(&core.state).into_iter().map(|key| (DbIndex::ZERO, key.into())).collect();
     let mut has_more = false;
-    for (_, key) in core.state.page_keys.streams.iter().rev() {
+    let streams = core.state.key_walk.complete.iter().flat_map(|round| round.streams.iter().rev());
+    for (_, key) in streams {
         if found.len() < limit {
             found.insert((DbIndex::ZERO, key.clone()));
         }

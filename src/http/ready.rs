@@ -49,8 +49,11 @@ fn busy_script(state: &State) -> Option<String> {
 fn link_down(state: &State) -> Option<String> {
     let following = state.replication.following.as_deref()?;
     let is_down = !following.is_connected() && following.progress != Progress::Sync;
-    let host = one_line(&following.host);
-    is_down.then(|| format!("no link to {host}:{}", following.port))
+    let primary = format!("{}:{}", one_line(&following.host), following.port);
+    is_down.then(|| match one_line(following.failure.as_bytes()) {
+        failure if failure.is_empty() => format!("no link to {primary}"),
+        failure => format!("no link to {primary}, {failure}"),
+    })
 }
 
 fn syncing(state: &State) -> Option<String> {

@@ -8,7 +8,10 @@ use crate::state::Core;
 use crate::state::http_job::HttpJob;
 
 use super::access::{METRICS, PAGE, Rights, Visitor, names_this_server};
-use super::{Answer, cluster, commands, locks, overview, page, people, queues, ready, waiting};
+use super::{
+    Answer, cluster, commands, history, hot_keys, keys, locks, overview, page, people, queues,
+    ready, semaphores, waiting,
+};
 
 /// Answers a request.
 pub fn answer(core: &mut Core, visitor: &Visitor, request: Request) -> Answer {
@@ -41,8 +44,12 @@ pub fn answer(core: &mut Core, visitor: &Visitor, request: Request) -> Answer {
         "/" => page::page().into(),
         "/api/overview" => overview::overview(core, rights).into(),
         "/api/locks" => locks::list(core, rights, request),
+        "/api/semaphores" => semaphores::list(core, rights, &request).into(),
         "/api/waiting" => waiting::list(core, rights, &request).into(),
         "/api/queues" => queues::list(core, rights, &request).into(),
+        "/api/keys" => keys::list(core, rights).into(),
+        "/api/hot-keys" => hot_keys::list(&core.state, rights).into(),
+        "/api/history" => history::list(&core.state, &request).into(),
         "/api/slow" => commands::slow(&core.state, &request).into(),
         "/api/latency" => commands::latency(&core.state, &request).into(),
         "/api/cluster" => cluster::cluster(&core.state, rights, &request).into(),

@@ -1,4 +1,4 @@
-//! Access bits (LRU clock or LFU counter) and the choice of keys to evict.
+//! Access bits (LRU or LRM clock, or LFU counter) and the choice of keys to evict.
 //!
 //! The evicted key is the best of a pool of candidates that is kept between evictions: each
 //! eviction samples some keys of every database, and the pool keeps the best so far, so that a few
@@ -11,8 +11,8 @@ use super::db_index::DbIndex;
 use crate::clock::Now;
 use crate::collections::glob;
 use crate::collections::shared::given_up_bytes;
-use crate::collections::table::{Entry, Slot, ValueRef};
-use crate::config::{KeyspaceEvents, MaxmemoryPolicy};
+use crate::collections::table::{Entry, PINNED, Slot, Table, ValueRef};
+use crate::config::{AccessKind, KeyspaceEvents, MaxmemoryPolicy};
 use crate::types::{Value, lock, type_name};
 
 use super::deletions::Deleted;
@@ -21,7 +21,7 @@ use super::{Cause, Key, Keyspace};
 /// The access bits hold 24 bits.
 const LRU_MASK: u32 = (1 << 24) - 1;
 /// The access bits of a blessed key, which is never evicted: BLESS SET. They are no other key's.
-pub const BLESSED: u32 = LRU_MASK;
+pub const BLESSED: u32 = PINNED;
 /// A new key's LFU counter: high enough that it is not evicted first.
 pub const LFU_INITIAL: u32 = 5;
 /// The most candidates in the pool.
@@ -118,6 +118,21 @@ pub(super) fn lru_clock_at(now: Now) -> u32 {
     ((now.unix_seconds() as u32) & LRU_MASK).min(BLESSED - 1)
 }
 
+/// The parameters of access bits: `maxmemory-policy`, `lfu-log-factor`, `lfu-decay-time`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AccessPolicy {
+    pub kind: AccessKind,
+    pub lfu_log_factor: u32,
+    /// Minutes after which a counter is decremented.
+    pub lfu_decay_minutes: u32,
+}
+
+impl Default for AccessPolicy {
+    fn default() -> Self {
+        AccessPolicy { kind: AccessKind::Used, lfu_log_factor: 10, lfu_decay_minutes: 1 }
+    }
+}
+
 impl Keyspace {
     /// The LRU clock: see [`lru_clock_at`].
     pub fn lru_clock(&self) -> u32 {
@@ -132,12 +147,20 @@ impl Keyspace {
     /// The access bits of a new key.
     #[inline]
     pub fn fresh_access(&self) -> u32 {
-        if self.access.lfu { self.lfu_minutes() << 8 | LFU_INITIAL } else { self.lru_clock() }
+        match self.access.kind {
+            AccessKind::Counted => self.lfu_minutes() << 8 | LFU_INITIAL,
+            AccessKind::Used | AccessKind::Modified => self.lru_clock(),
+        }
     }
 
     /// Whether the key at `slot` is blessed: never evicted.
     pub fn is_blessed(&self, slot: Slot) -> bool {
         self.entry(slot).access() == BLESSED
+    }
+
+    /// The number of blessed keys in all databases.
+    pub fn blessed_len(&self) -> usize {
+        self.tables.iter().map(Table::pinned_len).sum()
     }
 
     /// Blesses the key at `slot`, or ends that. It lasts as long as the key, whatever its value.
@@ -148,11 +171,10 @@ impl Keyspace {
 
     /// Sets the access bits of the key at `slot`, if `accessed` has the policy's form.
     pub fn set_accessed(&mut self, slot: Slot, accessed: Accessed) {
+        let counts = self.access.kind == AccessKind::Counted;
         let access = match accessed {
-            Accessed::Frequency(counter) if self.access.lfu => {
-                self.lfu_minutes() << 8 | u32::from(counter)
-            }
-            Accessed::SecondsAgo(seconds) if !self.access.lfu => {
+            Accessed::Frequency(counter) if counts => self.lfu_minutes() << 8 | u32::from(counter),
+            Accessed::SecondsAgo(seconds) if !counts => {
                 self.lru_clock().wrapping_sub(seconds as u32) & LRU_MASK
             }
             Accessed::Frequency(_) | Accessed::SecondsAgo(_) => return,
@@ -172,8 +194,22 @@ impl Keyspace {
         if self.mode.no_touch {
             return;
         }
-        let access = if self.access.lfu { self.lfu_after_access(slot) } else { self.lru_clock };
+        let access = match self.access.kind {
+            AccessKind::Used => self.lru_clock,
+            AccessKind::Counted => self.lfu_after_access(slot),
+            AccessKind::Modified => return,
+        };
         self.set_access(slot, access);
+    }
+
+    /// Notes the time of a change in the access bits of a key, if it still exists.
+    #[cold]
+    pub(super) fn mark_modified(&mut self, database: DbIndex, key: &[u8]) {
+        let Key { bytes, hash } = self.key(key);
+        let clock = self.lru_clock;
+        if let Some(slot) = self.tables[database].find(hash, bytes) {
+            self.tables.update_access(database, slot, |_| clock);
+        }
     }
 
     #[cold]
@@ -196,7 +232,7 @@ impl Keyspace {
         counter.saturating_sub(elapsed / self.access.lfu_decay_minutes)
     }
 
-    /// Seconds since the last access, from LRU access bits; 0 if the key is blessed.
+    /// Seconds since the last access or change, from access bits; 0 if the key is blessed.
     pub fn idle_seconds(&self, access: u32) -> u32 {
         if access == BLESSED {
             return 0;
@@ -408,7 +444,7 @@ mod tests {
             let hands = ManualClock::new(UnixMillis(1_700_000_000_000));
             let now = Clock::Manual(hands.clone()).now();
             let mut db = Keyspace::new(3, KeyHasher::new([1, 2]), now);
-            db.access.lfu = policy.is_lfu();
+            db.access.kind = policy.access_kind();
             World { hands, db }
         }
 
@@ -568,6 +604,23 @@ mod tests {
                 assert!(!world.db.is_blessed(slot), "{policy:?}");
             }
             assert!(world.read("k") && !world.db.is_blessed(slot), "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn the_key_changed_longest_ago_goes_first_however_often_it_is_read() {
+        let mut world = World::new(MaxmemoryPolicy::AllkeysLrm);
+        for key in ["read", "written", "later"] {
+            world.set(key, None);
+            world.pass_seconds(1);
+        }
+        world.db.set_string(world.db.key(b"written"), b"w", Expiry::Keep);
+        world.db.changed(KeyspaceEvents::STRING, "set", b"written");
+        world.pass_seconds(1);
+        assert!(world.read("read"));
+        for left in [vec!["later", "written"], vec!["written"]] {
+            assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysLrm, 100).is_some());
+            assert_eq!(world.keys(), left);
         }
     }
 

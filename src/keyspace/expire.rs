@@ -232,6 +232,7 @@ impl Keyspace {
                     self.stats.expiry_lag.record_us(late_ms.saturating_mul(1000));
                 }
                 self.locks.note_owner_of(database, owned.key(), owned.value(), &now);
+                self.stats.expired_actively += 1;
                 self.announce_expired(owned.key());
                 self.lazyfree.discard(owned);
             }

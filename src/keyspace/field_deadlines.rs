@@ -171,7 +171,9 @@ impl Keyspace {
                             self.look_again(slot, key, clock);
                             continue;
                         }
+                        let before = self.stats.expired_fields;
                         self.expire_fields_of(slot, &key, clock, &mut budget);
+                        self.stats.expired_fields_actively += self.stats.expired_fields - before;
                     }
                 }
             }

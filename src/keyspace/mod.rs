@@ -66,7 +66,7 @@ use crate::collections::hash_slot::SlotSet;
 use crate::collections::packed_table::Draws;
 use crate::collections::shared_bytes::SharedBytes;
 use crate::collections::table::{Entry, NewValue, Slot, Table, ValueRef};
-use crate::config::KeyspaceEvents;
+use crate::config::{AccessKind, KeyspaceEvents};
 use crate::error::CommandError;
 use crate::resp::number::parse_i64;
 use crate::stats::histogram::Histogram;
@@ -75,8 +75,8 @@ use crate::types::{Value, kind, type_name};
 use coming::Coming;
 pub use db_index::{DbIndex, PerDatabase};
 use deletions::Deletions;
-pub use evict::Accessed;
 use evict::Eviction;
+pub use evict::{AccessPolicy, Accessed};
 use expire::FoundExpired;
 use field_deadlines::FieldDeadlines;
 use flows::Flows;
@@ -100,23 +100,18 @@ pub struct Key<'a> {
     pub hash: u64,
 }
 
-/// The parameters of access bits: `maxmemory-policy`, `lfu-log-factor`, `lfu-decay-time`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AccessPolicy {
-    pub lfu: bool,
-    pub lfu_log_factor: u32,
-    /// Minutes after which a counter is decremented.
-    pub lfu_decay_minutes: u32,
-}
-
 /// Counts since the last `CONFIG RESETSTAT`.
 #[derive(Clone, Debug, Default)]
 pub struct KeyspaceStats {
     pub hits: u64,
     pub misses: u64,
     pub expired: u64,
+    /// Those of them that no command had looked up.
+    pub expired_actively: u64,
     /// Fields of hashes.
     pub expired_fields: u64,
+    /// Those of them that no command had named.
+    pub expired_fields_actively: u64,
     pub evicted: u64,
     /// The same by the names of the keys' types.
     pub evicted_by_type: BTreeMap<&'static str, u64>,
@@ -232,7 +227,7 @@ impl Keyspace {
             shown_offset_ms: now.shown_offset_ms(),
             lease_clock: LeaseClock::new(now),
             draws: Draws::new(),
-            access: AccessPolicy { lfu: false, lfu_log_factor: 10, lfu_decay_minutes: 1 },
+            access: AccessPolicy::default(),
             mode: Mode::default(),
             expiry_by: ExpiryBy::Server,
             own_deadlines: BTreeSet::new(),
@@ -928,8 +923,11 @@ impl Keyspace {
 
     /// Counts changes that do not concern clients which wait for, watch or track the key: changes
     /// of a stream's groups, as in Redis.
-    pub fn changed_aside(&mut self, changes: u64) {
+    pub fn changed_aside(&mut self, key: &[u8], changes: u64) {
         self.dirty += changes;
+        if changes > 0 && self.access.kind == AccessKind::Modified {
+            self.mark_modified(self.selected, key);
+        }
     }
 
     /// Records a change of a stream's pending entries: it wakes those that wait to claim some.
@@ -955,6 +953,9 @@ impl Keyspace {
             assert!(announced.contains(key), "the key {shown} changes, which was not announced");
         }
         self.dirty += changes;
+        if self.access.kind == AccessKind::Modified {
+            self.mark_modified(database, key);
+        }
         self.waiting.note_change(database, key);
         self.locks.note_change(database, key);
         self.semaphores.note_change(database, key);

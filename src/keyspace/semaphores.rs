@@ -186,6 +186,15 @@ impl Semaphores {
         firsts.map(|(first, _)| *first).min()
     }
 
+    /// The known semaphores with the deadlines of their permits, in order. One that has changed has
+    /// those of before, until it is read again.
+    pub fn known(&self) -> impl Iterator<Item = (DbIndex, &[u8], &[i64])> {
+        self.databases.numbered().flat_map(|(database, known)| {
+            let all = known.semaphores.iter();
+            all.map(move |(key, one)| (database, &**key, one.deadlines.as_slice()))
+        })
+    }
+
     /// Permits held at `now_ms`, Unix milliseconds. Cheap if changed semaphores have been read
     /// lately.
     pub fn held(&self, now_ms: i64) -> u64 {
@@ -206,7 +215,8 @@ impl Keyspace {
             let value = slot.map(|slot| table.entry(slot).value());
             let set = value.filter(|value| lock::is_semaphore(*value)).and_then(SortedSet::view);
             let deadlines = set.map_or_else(Vec::new, |set| {
-                set.iter().map(|(deadline, _)| deadline as i64).collect()
+                let permits = set.iter().filter(|(deadline, _)| *deadline < lock::LIMIT_SCORE);
+                permits.map(|(deadline, _)| deadline as i64).collect()
             });
             if deadlines.is_empty() {
                 self.permits.forget_key(database, &key);

@@ -501,6 +501,25 @@ pub fn begin_aof(core: &mut Core, in_transaction: bool) -> Result<(), String> {
     persistence::begin_aof(core, in_transaction)
 }
 
+/// Switches the append-only file on or off if `appendonly` has been changed during loading. If that
+/// fails it is off, and so is the parameter.
+pub fn follow_appendonly(core: &mut Core, in_transaction: bool) -> Result<(), String> {
+    if core.state.persistence.loading.is_some() {
+        return Ok(());
+    }
+    match (core.state.config.appendonly, core.state.persistence.is_aof_on()) {
+        (true, false) => begin_aof(core, in_transaction).inspect_err(|why| {
+            warning!(core.state, "Can't switch the AOF on: {why}");
+            core.state.config.appendonly = false;
+        }),
+        (false, true) => {
+            persistence::end_aof(core);
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The snapshot for the pipe is written or has failed.
 fn snapshot_is_written(state: &mut State, written: Result<(), String>) {
     let Some(broadcast) = &mut state.replication.broadcast else { return };

@@ -296,6 +296,8 @@ impl Server {
                 Err(error)
             }
             Ok(()) => {
+                replicas::follow_appendonly(&mut self.core, false)
+                    .map_err(|text| load::LoadError::logged(&self.core.state, text))?;
                 let primary = cluster::primary_at_start(&self.core.state);
                 following::follow_at_start(&mut self.core, primary);
                 restart::begin(&mut self.core);

@@ -1,7 +1,7 @@
 //! HTTP's work over many turns. An answer may look at all locks and write many, some in each turn.
-//! Another job searches for the keys that match the patterns of `page-keys`.
+//! A walk over all keys searches for queues and for the largest keys.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use crate::keyspace::DbIndex;
 use crate::keyspace::lock_scan::LockScan;
@@ -25,20 +25,39 @@ pub struct HttpJob {
     pub last: Option<Place>,
 }
 
-/// The keys of database 0 that match the patterns of `page-keys`, and streams with groups, found by
-/// repeated walks over all keys.
+/// A walk over all keys, again and again, some keys in each turn.
 #[derive(Debug, Default)]
-pub struct PageKeys {
+pub struct KeyWalk {
     /// The value of `page-keys` for which the keys are searched.
     pub patterns: Vec<Vec<u8>>,
     /// Where the next slice begins.
+    pub database: DbIndex,
     pub cursor: u64,
-    /// The keys found in the last complete round, and in the present one.
-    pub found: BTreeSet<Box<[u8]>>,
-    pub of_this_round: BTreeSet<Box<[u8]>>,
-    /// The longest streams that have groups, likewise, with their lengths.
+    /// What the present round has found, and the last complete one.
+    pub present: Round,
+    pub complete: Option<Round>,
+}
+
+/// What a round over all keys has found.
+#[derive(Debug, Default)]
+pub struct Round {
+    /// The keys of database 0 that match the patterns of `page-keys`.
+    pub named: BTreeSet<Box<[u8]>>,
+    /// The longest streams of database 0 that have groups, with their lengths.
     pub streams: BTreeSet<(u64, Box<[u8]>)>,
-    pub streams_of_this_round: BTreeSet<(u64, Box<[u8]>)>,
+    pub types: BTreeMap<&'static str, KeysOfType>,
+    /// When it ended: boot-time clock, microseconds.
+    pub ended_us: i64,
+}
+
+/// The keys of a type.
+#[derive(Debug, Default)]
+pub struct KeysOfType {
+    pub keys: u64,
+    /// Approximate bytes of memory.
+    pub bytes: u64,
+    /// The largest ones, with their bytes.
+    pub largest: BTreeSet<(usize, DbIndex, Box<[u8]>)>,
 }
 
 /// Locks whose names begin alike.

@@ -56,7 +56,7 @@ use crate::resp::args::Args;
 use crate::script::shebang::{self, ScriptFlags};
 use crate::script::{Engine, Scripts};
 use crate::state::arriving::Arriving;
-use crate::state::http_job::PageKeys;
+use crate::state::http_job::KeyWalk;
 use crate::state::moving::Moving;
 use crate::state::slot_moves::SlotMoves;
 use crate::state::spec::Flags;
@@ -111,7 +111,7 @@ pub struct State {
     pub link: Option<Box<PrimaryLink>>,
     pub link_socket: Option<Box<Socket>>,
     pub net: Network,
-    pub page_keys: PageKeys,
+    pub key_walk: KeyWalk,
     monitors: Vec<ClientId>,
     pub waits: Waits,
     /// Elements and permits whose replies have not left yet.
@@ -186,7 +186,7 @@ impl State {
             link: None,
             link_socket: None,
             net: Network::new(poll),
-            page_keys: PageKeys::default(),
+            key_walk: KeyWalk::default(),
             monitors: Vec::new(),
             waits: Waits::default(),
             handed: OnTheWay::default(),

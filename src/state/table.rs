@@ -49,8 +49,10 @@ fn has_fixed_places(spec: &CommandSpec) -> bool {
     let is_fixed = |keys: &KeySpec| {
         matches!((keys.begin, keys.find), (Begin::Index(_), Find::Range { limit: 0 | 1, .. }))
     };
-    let moves_none =
-        matches!(spec.key_rule, KeyRule::None | KeyRule::ReadWithGet | KeyRule::ReadByGets);
+    let moves_none = matches!(
+        spec.key_rule,
+        KeyRule::None | KeyRule::ReadWithGet | KeyRule::Compared | KeyRule::ReadByGets
+    );
     moves_none && !spec.flags.contains(Flags::RUNS_QUEUED) && spec.keys.iter().all(is_fixed)
 }
 

@@ -2,11 +2,12 @@
 //!
 //! `commands` counts calls, which `timing` measures; `command_log` keeps slow and large ones,
 //! `latency` long events, `histogram` durations; `slots` sums up the costs of each hash slot,
-//! `hot_keys` those of keys.
+//! `hot_keys` those of keys; `history` keeps figures of the last ten minutes.
 
 pub mod command_log;
 pub mod commands;
 pub mod histogram;
+pub mod history;
 pub mod hot_keys;
 pub mod latency;
 pub mod slots;
@@ -18,6 +19,7 @@ use std::collections::HashMap;
 use command_log::CommandLogs;
 use commands::CommandStats;
 use histogram::Histogram;
+use history::History;
 use hot_keys::HotKeys;
 use latency::LatencyMonitor;
 use timing::Timing;
@@ -49,6 +51,7 @@ pub struct Statistics {
     pub startup_memory: usize,
     pub timing: Timing,
     pub durations: Durations,
+    pub history: History,
     /// What HOTKEYS looks at, or has looked at.
     pub hot_keys: Option<Box<HotKeys>>,
 }
@@ -83,6 +86,7 @@ impl Statistics {
             startup_memory: 0,
             timing: Timing::new(quanta::Clock::new()),
             durations: Durations::default(),
+            history: History::default(),
             hot_keys: None,
         }
     }

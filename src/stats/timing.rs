@@ -17,6 +17,8 @@ pub struct Timing {
     turns: u64,
     turn_ticks: u64,
     last_turn_ticks: u64,
+    /// The longest turn since the last call of [`Timing::take_longest_turn_us`].
+    longest_turn_ticks: u64,
     turn_times: Histogram,
     /// Ticks from which a command may go to the slow log or latency monitor. u64::MAX: both are
     /// off.
@@ -49,6 +51,7 @@ impl Timing {
             turns: 0,
             turn_ticks: 0,
             last_turn_ticks: 0,
+            longest_turn_ticks: 0,
             turn_times: Histogram::default(),
             notable_ns: u64::MAX,
             notable_bytes: usize::MAX,
@@ -67,12 +70,18 @@ impl Timing {
         let ticks = self.clock.raw().saturating_sub(self.turn_begun);
         self.turn_ticks += ticks;
         self.last_turn_ticks = ticks;
+        self.longest_turn_ticks = self.longest_turn_ticks.max(ticks);
         self.turn_times.record_us(self.clock.delta_as_nanos(0, ticks) / 1000);
     }
 
     /// Microseconds of the last turn, without the wait for events.
     pub fn last_turn_us(&self) -> u64 {
         self.clock.delta_as_nanos(0, self.last_turn_ticks) / 1000
+    }
+
+    /// Microseconds of the longest turn since the last call, without the wait for events.
+    pub fn take_longest_turn_us(&mut self) -> u64 {
+        self.clock.delta_as_nanos(0, std::mem::take(&mut self.longest_turn_ticks)) / 1000
     }
 
     /// Number of ended turns.

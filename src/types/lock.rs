@@ -14,7 +14,7 @@
 use std::borrow::Cow;
 
 use super::hash::{Hash, HashView, Limits};
-use super::sorted_set::SortedSet;
+use super::sorted_set::{SortedSet, SortedSetView};
 use super::string::StringView;
 use super::{Collection, Value};
 use crate::clock::{Now, UnixMillis};
@@ -48,6 +48,9 @@ pub const LEASE_MS_MAX: i64 = 100 * 366 * 24 * 3_600_000;
 pub const READERS_MAX: usize = 1000;
 /// Fields of a hash that is read as a lock, besides those of readers. A larger one is no lock.
 const FIELDS_MAX: usize = 64;
+/// The most permits of a semaphore. A larger sorted set does not count as one: a request visits
+/// each permit.
+pub const PERMITS_MAX: usize = 10_000;
 
 /// A held lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,10 +74,6 @@ pub struct Lock<'a> {
     /// The number of readers that hold it; 0: one owner has it alone.
     pub readers: usize,
 }
-
-/// The most permits of a semaphore. A larger sorted set does not count as one: a request visits
-/// each permit.
-pub const PERMITS_MAX: usize = 10_000;
 
 /// The content of a reader's field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,6 +160,29 @@ pub fn is_permit(member: &[u8]) -> bool {
     is_number() && is_number() && parts.next().is_some_and(may_own)
 }
 
+/// The score of the member that keeps a semaphore's limit: later than all deadlines of permits.
+pub const LIMIT_SCORE: f64 = (1_i64 << 53) as f64;
+/// The beginning of that member. No owner of permits has such a name.
+const LIMIT_HEAD: &[u8] = b":limit#";
+
+/// The member that keeps a semaphore's limit.
+pub fn limit_member(limit: usize) -> Vec<u8> {
+    [LIMIT_HEAD, limit.to_string().as_bytes()].concat()
+}
+
+/// The limit that a semaphore keeps beside its permits.
+pub fn stored_limit(set: &SortedSetView<'_>) -> Option<usize> {
+    let (score, member) = set.get(set.len().checked_sub(1)?)?;
+    let text = member.as_ref().strip_prefix(LIMIT_HEAD).filter(|_| score == LIMIT_SCORE)?;
+    let limit = parse_i64(text).and_then(|limit| usize::try_from(limit).ok());
+    limit.filter(|limit| (1..=PERMITS_MAX).contains(limit))
+}
+
+/// Whether a member of a sorted set belongs to a semaphore: a permit, or its limit.
+pub fn is_of_semaphore(score: f64, member: &[u8]) -> bool {
+    is_permit(member) || score == LIMIT_SCORE && member.starts_with(LIMIT_HEAD)
+}
+
 /// The owner that a permit names: before its last two `#`. Another member: all of it.
 pub fn owner_of_permit(permit: &[u8]) -> &[u8] {
     permit.rsplitn(3, |byte| *byte == b'#').nth(2).unwrap_or(permit)
@@ -181,10 +203,10 @@ pub fn newest_fence(value: ValueRef<'_, Value>) -> u64 {
     fences.max().unwrap_or(0)
 }
 
-/// Whether a key's value is a semaphore, by the first of its permits.
+/// Whether a key's value is a semaphore, by the first of its members.
 pub fn is_semaphore(value: ValueRef<'_, Value>) -> bool {
     let first = SortedSet::view(value).and_then(|set| set.first());
-    first.is_some_and(|(_, member)| is_permit(member.as_ref()))
+    first.is_some_and(|(score, member)| is_of_semaphore(score, member.as_ref()))
 }
 
 /// The fence of a value from a file or the primary, if it is a lock that was granted here. Costs
@@ -452,6 +474,32 @@ mod tests {
 
     fn now() -> Now {
         Clock::Manual(ManualClock::new(UnixMillis(1_700_000_000_000))).now()
+    }
+
+    #[test]
+    fn a_semaphore_keeps_its_limit_beside_its_permits() {
+        let mut set = SortedSet::new();
+        let limit = |set: &SortedSet| stored_limit(&set.as_view());
+        assert_eq!(limit(&set), None);
+        set.update(b"me#1#1", limits(), |_| Some(5.0));
+        assert_eq!(limit(&set), None);
+        set.update(&limit_member(7), limits(), |_| Some(LIMIT_SCORE));
+        assert_eq!(limit(&set), Some(7));
+        assert!(is_of_semaphore(LIMIT_SCORE, &limit_member(7)) && !is_permit(&limit_member(7)));
+        assert!(!is_of_semaphore(5.0, &limit_member(7)));
+        for damaged in [":limit#0", ":limit#10001", ":limit#-1", ":limit#", ":limit#x", "limit#1"] {
+            let mut set = SortedSet::new();
+            set.update(damaged.as_bytes(), limits(), |_| Some(LIMIT_SCORE));
+            assert_eq!(limit(&set), None, "{damaged}");
+        }
+    }
+
+    #[test]
+    fn a_permit_names_its_owner_and_fence() {
+        let names = |permit| (owner_of_permit(permit), fence_of_permit(permit));
+        assert_eq!(names(b"alice#12#3"), (&b"alice"[..], 12));
+        assert_eq!(names(b"a#b#12#3"), (&b"a#b"[..], 12));
+        assert_eq!(names(b"foreign"), (&b"foreign"[..], 0));
     }
 
     fn limits() -> Limits {

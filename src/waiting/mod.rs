@@ -138,6 +138,11 @@ fn leave(core: &mut Core, ticket: Ticket) {
     }
 }
 
+/// Ends a wait that its client has taken back: nothing is pushed, and no place is kept.
+pub fn cancel(core: &mut Core, ticket: Ticket) {
+    end(core, ticket);
+}
+
 /// Sends a client that is no longer blocked its reply, unless CLIENT REPLY says otherwise, and
 /// resumes its further requests.
 fn answer(state: &mut State, id: ClientId, reply: &OutputBuffer) {

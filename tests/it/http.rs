@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use crate::support::http::{Connection, get};
 use crate::support::ports::free_port;
-use crate::support::{Reply, TestServer, wait_for};
+use crate::support::{Client, Reply, TestServer, wait_for};
 
 fn start(lines: &[&str]) -> (TestServer, SocketAddr) {
     let own = ["http-bind 127.0.0.1"].iter().chain(lines);
@@ -232,6 +232,7 @@ fn basic(text: &str) -> String {
         "viewer:v" => "dmlld2VyOnY=",
         "sees:x" => "c2Vlczp4",
         "half:x" => "aGFsZjp4",
+        "web:secret" => "d2ViOnNlY3JldA==",
         other => panic!("{other}"),
     };
     format!("Authorization: Basic {encoded}\r\n")
@@ -481,6 +482,144 @@ fn fields_that_the_exporter_shows_are_metrics() {
     ] {
         assert!(metrics.contains(&format!("\n{line}\n")), "{line} in {metrics}");
     }
+}
+
+#[test]
+fn the_largest_keys_of_each_type_are_found_by_a_walk_over_all_databases() {
+    let (server, address) = start(&[]);
+    let mut client = server.connect();
+    client.call(&["DEBUG", "POPULATE", "5000"]);
+    for number in 0..30 {
+        client.call(&[
+            "SETRANGE",
+            &format!("large:{number}"),
+            &format!("{}000", 900 + number),
+            "x",
+        ]);
+    }
+    client.call(&["SELECT", "7"]);
+    client.call(&["SADD", "numbers", "1", "2"]);
+    let keys = || get(address, "/api/keys").body;
+    assert!(keys().starts_with("{\"age_ms\":0,\"seen\":0,\"keys\":5031,"), "{}", keys());
+    wait_for("a round over all of them", || {
+        server.step(100_000);
+        keys().contains("\"seen\":5031,").then_some(())
+    });
+    let told = keys();
+    assert!(told.contains("{\"type\":\"string\",\"keys\":5030,\"bytes\":"), "{told}");
+    let largest = told.split_once("\"largest\":").expect("a list").1;
+    let place = |name: &str| largest.find(&format!("\"key\":\"{name}\""));
+    assert!(place("large:29") < place("large:20") && place("large:20").is_some(), "{largest}");
+    assert_eq!(place("large:19"), None, "ten of a type: {largest}");
+    assert!(largest.contains("\"key\":\"numbers\",\"id\":\"numbers\",\"db\":7,\"type\":\"set\""));
+    // A key that is gone is not shown, and one that has changed with its present size.
+    call(&server, "DEL large:29");
+    call(&server, "SET large:28 small");
+    let told = keys();
+    assert!(!told.contains("large:29") && told.find("large:28") > told.find("large:20"), "{told}");
+    call(&server, "ACL SETUSER web on >secret +info +client|list +slowlog|get +type ~small:*");
+    call(&server, "CONFIG SET http-auth yes");
+    let told = Connection::open(address).ask("/api/keys", &basic("web:secret")).body;
+    assert!(told.contains("\"keys\":5030,") && told.ends_with("\"largest\":[]}"), "{told}");
+}
+
+#[test]
+fn figures_of_the_last_ten_minutes_are_kept_each_second() {
+    let (server, address) = start(&[]);
+    let mut holder = server.connect();
+    holder.call(&words("LOCK.ACQUIRE l one PX 60000"));
+    let mut waiter = server.connect();
+    waiter.send(&words("LOCK.ACQUIRE l two PX 60000 BLOCK 0"));
+    server.settle();
+    for _ in 0..35 {
+        holder.call(&["PING"]);
+        server.step(100_000);
+    }
+    let told = get(address, "/api/history").body;
+    let column = |name: &str| {
+        let rest = told.split_once(&format!("\"{name}\":[")).expect(name).1;
+        let values = rest.split_once(']').expect("its end").0.split(',');
+        values.map(str::to_owned).collect::<Vec<String>>()
+    };
+    let ends = column("at_ms");
+    assert!((2..=4).contains(&ends.len()), "{told}");
+    assert!(
+        column("commands").iter().all(|it| (1..=30).contains(&it.parse().unwrap_or(0))),
+        "{told}"
+    );
+    assert!(column("memory").iter().all(|it| it.parse().unwrap_or(0) > 100_000), "{told}");
+    assert_eq!((&*column("waits")[1], &*column("lag_seconds")[1]), ("1", "null"), "{told}");
+    let told = get(address, &format!("/api/history?after={}", ends[ends.len() - 2])).body;
+    assert!(told.starts_with(&format!("{{\"at_ms\":[{}],", ends[ends.len() - 1])), "{told}");
+}
+
+#[test]
+fn semaphores_are_told_with_permits_and_waits_as_far_as_rules_permit() {
+    let (server, address) = start(&[]);
+    let mut clients: Vec<Client> = (0..14).map(|_| server.connect()).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        let owner = format!("owner-{number:02}");
+        client.send(&words(&format!("SEM.ACQUIRE pool {owner} LIMIT 12 PX 60000 BLOCK 0")));
+        server.settle();
+    }
+    call(&server, "SEM.ACQUIRE other me LIMIT 1 PX 1000");
+    call(&server, "ZADD plain 1800000000000 member");
+    let told = get(address, "/api/semaphores").body;
+    assert!(
+        told.starts_with("{\"items\":[{\"key\":\"pool\",\"id\":\"pool\",\"db\":0,\"held\":12,"),
+        "{told}"
+    );
+    assert!(
+        told.contains("{\"owner\":\"owner-09\",") && !told.contains("{\"owner\":\"owner-10\","),
+        "{told}"
+    );
+    assert!(
+        told.contains(
+            "\"waiters\":2,\"queue\":[{\"owner\":\"owner-12\",\"waited_ms\":0,\"client\":{"
+        ),
+        "{told}"
+    );
+    assert!(told.contains("\"key\":\"other\"") && !told.contains("plain"), "{told}");
+    assert!(get(address, "/api/semaphores?limit=1").body.ends_with("],\"more\":true}"));
+    // The permit has ended.
+    server.advance(1_500_000);
+    server.step(100_000);
+    let told = get(address, "/api/semaphores").body;
+    assert!(!told.contains("\"key\":\"other\"") && told.contains("\"left_ms\":58"), "{told}");
+    call(&server, "ACL SETUSER web on >secret +info +client|list +slowlog|get +sem.info ~mine:*");
+    call(&server, "CONFIG SET http-auth yes");
+    let told = Connection::open(address).ask("/api/semaphores", &basic("web:secret")).body;
+    assert_eq!(told, "{\"items\":[],\"more\":false}");
+}
+
+#[test]
+fn hot_keys_are_told_to_who_may_ask_for_them() {
+    let (server, address) = start(&[]);
+    let hot = || get(address, "/api/hot-keys").body;
+    let port = server.address.port();
+    let start = "HOTKEYS START METRICS 2 CPU NET DURATION 60";
+    let none = format!(
+        "{{\"active\":false,\"begun_ms\":null,\"duration_ms\":null,\"cpu_ns\":null,\"net_bytes\":null,\"start\":\"redis-cli -p {port} {start}\"}}"
+    );
+    assert_eq!(hot(), none);
+    call(&server, start);
+    let mut client = server.connect();
+    for _ in 0..10 {
+        client.call(&["SET", "hot", "value"]);
+    }
+    client.call(&["GET", "cold"]);
+    let told = hot();
+    assert!(told.starts_with("{\"active\":true,\"begun_ms\":"), "{told}");
+    assert!(told.contains("\"items\":[{\"key\":\"hot\",\"sum\":"), "{told}");
+    server.advance(61_000_000);
+    assert!(hot().starts_with("{\"active\":false,"), "{}", hot());
+    assert!(hot().contains("\"duration_ms\":60000,"), "{}", hot());
+    call(&server, "ACL SETUSER web on >secret +info +client|list +slowlog|get");
+    call(&server, "CONFIG SET http-auth yes");
+    let mut connection = Connection::open(address);
+    assert_eq!(connection.ask("/api/hot-keys", &basic("web:secret")).status, 403);
+    call(&server, "ACL SETUSER web +hotkeys");
+    assert_eq!(connection.ask("/api/hot-keys", &basic("web:secret")).status, 200);
 }
 
 #[test]

@@ -16,11 +16,10 @@ import (
 // clients by the socket, which no partition concerns.
 type node struct {
 	program, folder, address, socket string
-	// Begins the command, in a namespace of its own.
-	prefix  []string
-	name    string
-	lines   []string
-	process *exec.Cmd
+	// The number of its namespace; 0: it has none.
+	namespace int
+	lines     []string
+	process   *exec.Cmd
 }
 
 func newNode(program string, isAlone bool, lines ...string) *node {
@@ -28,8 +27,7 @@ func newNode(program string, isAlone bool, lines ...string) *node {
 	check(err)
 	n := &node{program: program, folder: folder, socket: folder + "/socket", lines: lines}
 	if isAlone {
-		n.name, n.address = addNamespace()
-		n.prefix = []string{"ip", "netns", "exec", n.name}
+		n.namespace, n.address = addNamespace()
 		n.lines = append(n.lines, "--protected-mode", "no")
 		return n
 	}
@@ -45,8 +43,10 @@ func (n *node) start(more ...string) {
 	check(err)
 	args := append([]string{"--port", port, "--bind", host, "--unixsocket", n.socket, "--dir", n.folder, "--save", "", "--logfile", n.folder + "/log",
 		"--repl-diskless-sync-delay", "0", "--repl-timeout", "60"}, n.lines...)
-	command := append(append([]string{}, n.prefix...), n.program)
-	command = append(append(command, args...), more...)
+	command := append(append([]string{n.program}, args...), more...)
+	if n.namespace > 0 {
+		command = append([]string{"ip", "netns", "exec", fmt.Sprintf("node%d", n.namespace)}, command...)
+	}
 	n.process = exec.Command(command[0], command[1:]...)
 	check(n.process.Start())
 	until("a server answers", func() bool {
@@ -146,12 +146,12 @@ var disturbances = map[string]func(*world){
 	"partitions": func(w *world) {
 		from, to := w.nodes[w.primary.Load()], w.nodes[1-w.primary.Load()]
 		w.cut.Store(w.primary.Load())
-		setLink(from.name, "down")
+		setLink("down", from.namespace)
 		w.pause(10, 300)
 		to.ask("REPLICAOF NO ONE")
 		w.primary.Store(1 - w.primary.Load())
 		w.pause(100, 600)
-		setLink(from.name, "up")
+		setLink("up", from.namespace)
 		w.cut.Store(-1)
 		from.follow(to)
 	},

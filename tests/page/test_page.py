@@ -190,7 +190,7 @@ class PageTest(unittest.TestCase):
         arrived, left = self.see("rates", f"(all => all.every(text => Number(text) > 0) && all)({rates})")
         self.assertGreater(float(arrived), float(left))
         types = self.browser.text("#types")
-        self.assertIn("list about", types)
+        self.assertIn("list", types)
         self.assertIn("3 keys", types)
         self.assertIn("commands", self.browser.text("#network"))
         self.assertTrue(self.browser.run("return document.querySelector('#cluster').hidden"))
@@ -267,7 +267,7 @@ class PageTest(unittest.TestCase):
         self.browser.press(ESCAPE)
         self.see("its end", "document.querySelector('#detail').hidden")
         names = self.browser.run("return [...document.querySelectorAll('section')].map(e => document.getElementById(e.getAttribute('aria-labelledby')).textContent)")
-        self.assertEqual(names, ["Stuck now", "Locks", "Who waits for whom", "Queues", "Commands", "Cluster", "Server"])
+        self.assertEqual(names, ["Stuck now", "The last ten minutes", "Locks", "Semaphores", "Who waits for whom", "Queues", "Keys", "Commands", "Cluster", "Server"])
         tree = self.browser.devtools("Accessibility.getFullAXTree", {})["nodes"]
         for node in tree:
             if node.get("role", {}).get("value") in ("button", "textbox", "searchbox", "combobox", "link"):
@@ -286,11 +286,72 @@ class PageTest(unittest.TestCase):
         client.call("DEL", "jobs")
         self.see("its end", "!document.querySelector('#queue-alarms li')")
 
+    def test_the_hot_key_and_the_largest_keys_are_found(self):
+        client = self.client("shop")
+        client.call("SETRANGE", "large", 2_000_000, "x")
+        for number in range(500):
+            client.call("XADD", "events", "*", "payload", "y" * 10_000)
+            client.call("SET", f"small:{number}", number)
+        begun = time.monotonic()
+        self.open()
+        largest = self.see("the largest", "(all => all.length > 5 && all)([...document.querySelectorAll('#largest-rows tr')].map(e => e.textContent))")
+        self.assertTrue(largest[0].startswith("eventsstream"), largest[0])
+        self.assertTrue(largest[1].startswith("largestring"), largest[1])
+        self.see("a complete count", "document.querySelector('#walk').textContent.startsWith('Counted over all keys')")
+        self.assertIn("501 keys", self.browser.text("#types"))
+        self.see("the command", "document.querySelector('#hot-start code')")
+        self.browser.run("document.querySelector('#hot-start button').click()")
+        words = shlex.split(self.see("the copy", "shown.copied"))
+        self.assertEqual(words[:4], ["redis-cli", "-p", str(self.server.port), "HOTKEYS"])
+        self.assertEqual(client.call(*words[3:]), "OK")
+        for _ in range(2000):
+            client.call("INCR", "hot")
+        client.call("GET", "large")
+        hot = self.see("the hot key", "(all => all.length > 1 && all)([...document.querySelectorAll('#hot-rows tr')].map(e => [...e.children].map(c => c.textContent)))")
+        self.assertEqual(hot[0][0], "hot", hot)
+        self.assertIn("goes on", self.browser.text("#hot-state"))
+        print(f"\n  the largest keys and the hot one after {time.monotonic() - begun:.1f} s")
+        self.browser.run("document.querySelector('#keys').scrollIntoView()")
+        self.browser.picture("keys")
+        self.assertEqual(self.browser.complaints(), [])
+
+    def test_ten_minutes_are_drawn_and_read_as_text(self):
+        client = self.client("worker")
+        end = time.monotonic() + 4
+        while time.monotonic() < end:
+            client.call("SET", "k", "v")
+        self.open()
+        self.turn(2)
+        captions = self.browser.run("return [...document.querySelectorAll('#figures figure')].filter(e => !e.hidden).map(e => e.querySelector('figcaption').textContent)")
+        self.assertEqual([text.split(":")[0] for text in captions], ["Commands a second", "Longest turn of the loop", "Memory", "Waits for locks and permits"])
+        most = int(captions[0].split(" to ")[1].replace(",", ""))
+        self.assertGreater(most, 100, captions)
+        line = self.browser.run("return document.querySelector('#figures path').getAttribute('d')")
+        self.assertGreater(line.count("L"), 1, line)
+        self.browser.run("document.querySelector('#charts').scrollIntoView()")
+        self.browser.picture("charts")
+        self.assertEqual(self.browser.complaints(), [])
+
+    def test_semaphores_tell_who_holds_and_who_waits(self):
+        for owner in ("one", "two"):
+            self.client(owner).call("SEM.ACQUIRE", "pool", owner, "LIMIT", 2, "PX", 60_000)
+        self.client("three").send("SEM.ACQUIRE", "pool", "three", "LIMIT", 2, "PX", 60_000, "BLOCK", 0)
+        self.open()
+        row = self.see("the semaphore", "(row => row && row.children[3].textContent === '1' && [...row.children].map(e => e.textContent))(document.querySelector('#semaphore-rows tr'))")
+        self.assertEqual(row[:2], ["pool", "2"])
+        self.assertIn("one, ", row[2])
+        self.assertTrue(row[4].startswith("three, for ") and row[4].endswith(" (three)"), row)
+        self.browser.run("document.querySelector('#semaphores').scrollIntoView()")
+        self.browser.picture("semaphores")
+        self.assertEqual(self.browser.complaints(), [])
+
     def test_it_fits_a_telephone_and_the_dark(self):
         self.hold("a:" + "long-name:" * 12, "an-owner-with-quite-a-name", "SESSION", "GRACE", 5000)
         self.wait("a:" + "long-name:" * 12, "someone-else")
         self.client("consumer").send("BLPOP", "mail", 0)
         self.client("producer").call("XADD", "events", "*", "a", "b")
+        self.client("holder").call("SEM.ACQUIRE", "pool:" + "x" * 200, "y" * 200, "LIMIT", 2, "PX", 60_000)
+        self.client("operator").call("HOTKEYS", "START", "METRICS", 2, "CPU", "NET")
         time.sleep(1.1)
         self.open()
         for width, scheme in [(360, "light"), (360, "dark"), (1200, "dark")]:

@@ -13,6 +13,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -22,6 +23,7 @@ use latchkey::config::Config;
 use latchkey::server::{Ending, Handle, Server};
 use latchkey::sys::log::{Level, Logger};
 use latchkey::sys::random;
+use socket2::Socket;
 
 /// The wall clock of a new session: 2023-11-14 22:13:20 UTC.
 pub const START: UnixMillis = UnixMillis(1_700_000_000_000);
@@ -235,7 +237,7 @@ impl Drop for TestServer {
 
 /// A client that speaks the protocol by hand.
 pub struct Client {
-    stream: TcpStream,
+    stream: Socket,
     buffer: Vec<u8>,
     /// Pushes that came before a reply.
     pub pushes: Vec<Reply>,
@@ -243,16 +245,36 @@ pub struct Client {
 
 impl Client {
     pub fn connect(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).expect("the server takes connections");
-        stream.set_nodelay(true).expect("an option of TCP");
-        stream.set_read_timeout(Some(PATIENCE)).expect("an option of sockets");
-        stream.set_write_timeout(Some(PATIENCE)).expect("an option of sockets");
-        Client { stream, buffer: Vec::new(), pushes: Vec::new() }
+        Client::try_connect(address).expect("the server takes connections")
+    }
+
+    /// The same where nobody may listen yet.
+    pub fn try_connect(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        Client::over(stream.into())
+    }
+
+    /// Connects to a Unix socket.
+    pub fn try_connect_unix(path: &Path) -> io::Result<Self> {
+        Client::over(UnixStream::connect(path)?.into())
+    }
+
+    fn over(stream: Socket) -> io::Result<Self> {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Client { stream, buffer: Vec::new(), pushes: Vec::new() })
+    }
+
+    /// This client, if the server has loaded its data and answers.
+    pub fn if_served(mut self) -> Option<Self> {
+        (self.try_ask("PING")? == Reply::Simple(b"PONG".to_vec())).then_some(self)
     }
 
     /// The server's address.
     pub fn peer(&self) -> SocketAddr {
-        self.stream.peer_addr().expect("the connection is there")
+        let address = self.stream.peer_addr().expect("the connection is there");
+        address.as_socket().expect("it is one of TCP")
     }
 
     /// Ends one direction of the connection, or both.
@@ -274,6 +296,32 @@ impl Client {
     pub fn call<A: AsRef<[u8]>>(&mut self, args: &[A]) -> Reply {
         self.send(args);
         self.reply().expect("the server answers")
+    }
+
+    /// Sends a request of words with a space between them. Its reply must be no error.
+    pub fn ask(&mut self, line: &str) -> Reply {
+        let reply = self.try_ask(line).expect("the server answers");
+        assert!(!matches!(reply, Reply::Error(_)), "{line}: {}", reply.show());
+        reply
+    }
+
+    /// The error that a request of words is answered with.
+    pub fn error_of(&mut self, line: &str) -> String {
+        self.try_ask(line).expect("the server answers").error()
+    }
+
+    /// The reply of a server that may end before. None: the connection has ended.
+    pub fn try_ask(&mut self, line: &str) -> Option<Reply> {
+        // Whoever has ended does not answer either.
+        let _ = self.stream.write_all(&encode_line(line));
+        self.reply()
+    }
+
+    /// Sends requests of words at once, and waits for all replies.
+    pub fn ask_all(&mut self, lines: &[impl AsRef<str>]) -> Vec<Reply> {
+        let requests = lines.iter().flat_map(|line| encode_line(line.as_ref()));
+        self.send_raw(&requests.collect::<Vec<u8>>());
+        lines.iter().map(|_| self.reply().expect("the server answers")).collect()
     }
 
     /// The next reply; pushes before it are kept aside. None: the connection has ended.
@@ -416,6 +464,10 @@ pub fn encode<A: AsRef<[u8]>>(args: &[A]) -> Vec<u8> {
     request
 }
 
+fn encode_line(line: &str) -> Vec<u8> {
+    encode(&line.split(' ').collect::<Vec<_>>())
+}
+
 /// A byte string as redis-cli quotes it.
 pub fn quote(bytes: &[u8]) -> String {
     let mut shown = String::from("\"");
@@ -437,6 +489,41 @@ pub fn quote(bytes: &[u8]) -> String {
 }
 
 impl Reply {
+    /// A string of any kind. Panics on other replies, as the methods after it do.
+    pub fn text(self) -> String {
+        match self {
+            Reply::Simple(bytes) | Reply::Bulk(bytes) | Reply::Verbatim(bytes) => {
+                String::from_utf8(bytes).expect("UTF-8")
+            }
+            other => panic!("not a text: {}", other.show()),
+        }
+    }
+
+    pub fn number(self) -> i64 {
+        match self {
+            Reply::Integer(number) => number,
+            other => panic!("not a number: {}", other.show()),
+        }
+    }
+
+    pub fn items(self) -> Vec<Reply> {
+        match self {
+            Reply::Array(items) => items,
+            other => panic!("not an array: {}", other.show()),
+        }
+    }
+
+    pub fn texts(self) -> Vec<String> {
+        self.items().into_iter().map(Reply::text).collect()
+    }
+
+    pub fn error(self) -> String {
+        match self {
+            Reply::Error(bytes) => String::from_utf8(bytes).expect("UTF-8"),
+            other => panic!("not an error: {}", other.show()),
+        }
+    }
+
     /// The reply as redis-cli shows it on a terminal, without a line end at its end; what redis-cli
     /// shows alike is told apart: `(nil)` is a null bulk string, `(nil array)` a null array,
     /// `(null)` RESP3's null; `txt:` begins a verbatim string.

@@ -1,7 +1,7 @@
 //! The rules of `deny.toml` for what others wrote, checked without a network: licences, versions
-//! that stand twice, sources.
+//! that stand twice, sources; and that tests build on what the server is built of.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 const RULES: &str = include_str!("../../deny.toml");
@@ -20,32 +20,45 @@ fn listed(array: &str, key: Option<&str>) -> Vec<&'static str> {
     words
 }
 
-#[test]
-fn licences_of_dependencies_are_allowed() {
-    let allowed = listed("allow", None);
+/// The packages with these edges between them, and what the format says of each.
+fn packages(edges: &str, format: &str) -> BTreeSet<(String, String)> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     let output = Command::new(cargo)
-        .args(["tree", "--locked", "--offline", "--edges", "normal,build,dev"])
-        .args(["--prefix", "none", "--format", "{p}|{l}"])
+        .args(["tree", "--locked", "--offline", "--edges", edges])
+        .args(["--prefix", "none", "--format", &format!("{{p}}|{format}")])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
         .expect("cargo runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let tree = String::from_utf8(output.stdout).expect("cargo writes UTF-8");
-    let mut packages = 0;
-    for line in tree.lines() {
-        let Some((package, licence)) = line.trim_end_matches(" (*)").split_once('|') else {
-            continue;
-        };
-        packages += 1;
-        let licence = spdx::Expression::parse_mode(licence, spdx::ParseMode::LAX)
+    let pairs = tree.lines().filter_map(|line| line.trim_end_matches(" (*)").split_once('|'));
+    let packages: BTreeSet<_> = pairs.map(|(a, b)| (a.to_owned(), b.to_owned())).collect();
+    assert!(packages.len() > 50, "the list was read");
+    packages
+}
+
+/// Otherwise the crate and what depends on such a package are built once for tests and once more
+/// for the server.
+#[test]
+fn tests_switch_on_no_features_of_what_the_server_is_built_of() {
+    let with_tests = packages("normal,build,dev", "{f}");
+    for (package, features) in packages("normal,build", "{f}") {
+        let is_same = with_tests.contains(&(package.clone(), features.clone()));
+        assert!(is_same, "tests build {package} with more features than {features:?}");
+    }
+}
+
+#[test]
+fn licences_of_dependencies_are_allowed() {
+    let allowed = listed("allow", None);
+    for (package, licence) in packages("normal,build,dev", "{l}") {
+        let licence = spdx::Expression::parse_mode(&licence, spdx::ParseMode::LAX)
             .unwrap_or_else(|error| panic!("{package}: {error}"));
         let is_allowed = licence.evaluate(|required| {
             required.license.id().is_some_and(|id| allowed.contains(&id.name))
         });
         assert!(is_allowed, "{package} has the licence {licence}, which deny.toml does not allow");
     }
-    assert!(packages > 50, "the list was read");
 }
 
 #[test]

@@ -22,7 +22,7 @@ const QUOTED: &[(&str, &str, &str, &str, &str)] = &[
     ("docs/http.md", "and 64 headers", "net/http/head.rs", "HEADERS_MAX", "64"),
     ("docs/http.md", "within 5 s", "net/http/connection.rs", "HEAD_US", "5_000_000"),
     ("docs/http.md", "after 30 s", "net/http/connection.rs", "IDLE_US", "30_000_000"),
-    ("docs/http.md", "from 128 keys of", "http/overview.rs", "KEYS_SAMPLED", "128"),
+    ("docs/http.md", "the ten largest keys", "http/walk.rs", "LARGEST_MAX", "10"),
     ("docs/http.md", "last ten grants and", "http/locks.rs", "EVENTS_MAX", "10"),
     ("docs/http.md", "Answers get half a", "http/mod.rs", "TURN_US", "500"),
     ("docs/http.md", "of 100 items or", "http/locks.rs", "LIMIT", "100"),

@@ -305,7 +305,7 @@ impl RawEntry {
         Some(Deadline::from_bits(bits))
     }
 
-    fn access(self) -> u32 {
+    pub(super) fn access(self) -> u32 {
         let header = self.header();
         let shift = if header & 3 <= TINY_OBJECT { 16 } else { 8 };
         (header >> shift & ACCESS) as u32

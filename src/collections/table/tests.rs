@@ -65,7 +65,7 @@ impl<O> Table<O> {
 
     /// Checks every invariant stated in this module.
     fn check(&self) {
-        let (mut len, mut volatile, mut bytes) = (0, 0, 0);
+        let (mut len, mut volatile, mut pinned, mut bytes) = (0, 0, 0, 0);
         let mut depth_counts = [0; DEPTH_MAX as usize + 1];
         let mut named = BTreeSet::new();
         for (number, &id) in self.directory.iter().enumerate() {
@@ -110,6 +110,7 @@ impl<O> Table<O> {
                         assert!(annex.hints[at] <= exact);
                         assert!(chunk.minima[index] <= annex.hints[at]);
                     }
+                    pinned += usize::from(entry.access() == PINNED);
                     here += 1;
                 }
             }
@@ -119,6 +120,7 @@ impl<O> Table<O> {
         }
         assert!(self.chunk_minima.iter().all(|&hint| self.minimum <= hint));
         assert_eq!((len, volatile, bytes), (self.len, self.volatile, self.segment_bytes));
+        assert_eq!(pinned, self.pinned);
         assert_eq!(depth_counts, self.depth_counts);
     }
 }

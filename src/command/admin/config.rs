@@ -128,8 +128,12 @@ fn check_fsync(state: &State) -> Result<(), String> {
     }
 }
 
-/// Switches the append-only file on or off.
+/// Switches the append-only file on or off; during loading not before its end
+/// ([`replicas::follow_appendonly`]).
 fn switch_append_only(ctx: &mut Context<'_>) -> Result<(), String> {
+    if ctx.core.state.persistence.loading.is_some() {
+        return Ok(());
+    }
     if !ctx.core.state.config.appendonly {
         persistence::end_aof(ctx.core);
         return Ok(());
@@ -185,7 +189,7 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
 pub fn apply_config(core: &mut Core) {
     let config = &core.state.config;
     core.keyspace.access = AccessPolicy {
-        lfu: config.maxmemory_policy.is_lfu(),
+        kind: config.maxmemory_policy.access_kind(),
         lfu_log_factor: config.lfu_log_factor,
         lfu_decay_minutes: config.lfu_decay_time,
     };

@@ -11,7 +11,7 @@ use crate::command::admin::{reload, restart};
 use crate::command::cluster;
 use crate::command::help::reply_help;
 use crate::command::key::object::encoding_name;
-use crate::config::parse_memory;
+use crate::config::{AccessKind, parse_memory};
 use crate::durability::persistence;
 use crate::error::CommandError;
 use crate::keyspace::{DbIndex, Expiry, Key, Keyspace};
@@ -115,6 +115,7 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
         (b"disable-cluster-reconnection", 3) => {
             cluster::debug::switch(ctx, |faults| &mut faults.stays_apart)
         }
+        (b"internal_secret", 2) => cluster::debug::internal_secret(ctx),
         (b"slotmigration", 4) => cluster::debug::slot_migration(ctx),
         (b"clusterlink", 5) if ctx.args.get(2).eq_ignore_ascii_case(b"kill") => {
             cluster::debug::kill_link(ctx)
@@ -186,7 +187,11 @@ fn object(ctx: &mut Context<'_>) -> CommandResult {
     let keyspace = &ctx.core.keyspace;
     let entry = keyspace.entry(slot);
     let serialized = keyspace.string_at(slot).map_or(0, |text| serialized_len(&text.whole()));
-    let idle = if keyspace.access.lfu { 0 } else { keyspace.idle_seconds(entry.access()) };
+    let idle = if keyspace.access.kind == AccessKind::Counted {
+        0
+    } else {
+        keyspace.idle_seconds(entry.access())
+    };
     let text = format!(
         "Value at:{:p} refcount:1 encoding:{} serializedlength:{serialized} lru:{} \
          lru_seconds_idle:{idle}",

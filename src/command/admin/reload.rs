@@ -71,6 +71,9 @@ fn done(ctx: &mut Context<'_>, text: &str) -> CommandResult {
     if !ctx.core.state.replication.is_replica() {
         sessions::count_on_boot_clock(&mut ctx.core.keyspace);
     }
+    let in_transaction = ctx.origin == Origin::Transaction;
+    // An error is logged, and the data is loaded.
+    let _ = replicas::follow_appendonly(ctx.core, in_transaction);
     warning!(ctx.core.state, "{text}");
     ctx.reply.ok();
     Ok(Outcome::Replied)

@@ -2,6 +2,7 @@
 
 use crate::cluster::Faults;
 use crate::cluster::node::NodeId;
+use crate::collections::hash_slot::checksum;
 use crate::error::CommandError;
 use crate::state::context::{CommandResult, Context, Outcome};
 
@@ -23,6 +24,16 @@ pub fn switch(ctx: &mut Context<'_>, choose: fn(&mut Faults) -> &mut bool) -> Co
         *choose(cluster.faults()) = is_on;
     }
     ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+/// `DEBUG INTERNAL_SECRET`: the checksum of the secret that nodes of Redis 8 share, 0 if none of them
+/// is known.
+pub fn internal_secret(ctx: &mut Context<'_>) -> CommandResult {
+    let Some(cluster) = &ctx.core.state.cluster else {
+        return Err(CommandError::Text("ERR Internal secret is missing"));
+    };
+    ctx.reply.integer(cluster.secret().map_or(0, checksum).into());
     Ok(Outcome::Replied)
 }
 

@@ -105,9 +105,9 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
     let running = Running::of(ctx);
     let line = |client: &Client| describe(state, client, Some(&running), false);
     // The link to the primary is not a client, but has a line as if it were one.
-    let is_valkey = state.config.compatible_with.is_valkey();
+    let dialect = state.config.compatible_with;
     let link = following::link_line(state).filter(|link| filter.matches_link(link));
-    let link = link.map(|link| (link.number, link.text(is_valkey)));
+    let link = link.map(|link| (link.number, link.text(dialect)));
     let found: Vec<String> = match filter.only_ids() {
         Some(ids) => {
             let of = |number: u64| match &link {

@@ -142,7 +142,7 @@ fn expire(ctx: &mut Context<'_>, unit: TimeUnit) -> CommandResult {
         changes
     });
     if changes > 0 {
-        let event = if is_past { "hexpired" } else { "hexpire" };
+        let event = if is_past { past_event(ctx) } else { "hexpire" };
         changed(ctx, event, key, changes);
         ctx.core.keyspace.notify_fields(event, key.bytes, altered.iter().copied());
         let became = if is_past { FieldEffect::Deleted } else { FieldEffect::DueAt(deadline) };
@@ -150,6 +150,11 @@ fn expire(ctx: &mut Context<'_>, unit: TimeUnit) -> CommandResult {
         settle(ctx, slot, key, changes, is_past);
     }
     Ok(Outcome::Replied)
+}
+
+/// The event of fields that a command has given a past time.
+fn past_event(ctx: &Context<'_>) -> &'static str {
+    if words::is_redis_8(ctx) { "hdel" } else { "hexpired" }
 }
 
 /// After deadlines were changed: deletes the fields if the deadline has passed, otherwise updates
@@ -346,7 +351,7 @@ pub(crate) fn hgetex(ctx: &mut Context<'_>) -> CommandResult {
     });
     if changes > 0 {
         let (event, became) = match deadline {
-            _ if is_past => ("hexpired", FieldEffect::Deleted),
+            _ if is_past => (past_event(ctx), FieldEffect::Deleted),
             Some(deadline) => ("hexpire", FieldEffect::DueAt(deadline)),
             None => ("hpersist", FieldEffect::Persistent),
         };
@@ -460,9 +465,14 @@ fn delete_pairs(ctx: &mut Context<'_>, key: Key<'_>, found: Option<Slot>, pairs:
     } else {
         ctx.core.keyspace.notify(KeyspaceEvents::HASH, "hset", key.bytes);
     }
-    ctx.core.keyspace.notify(KeyspaceEvents::HASH, "hexpire", key.bytes);
-    ctx.core.keyspace.notify(KeyspaceEvents::HASH, "hexpired", key.bytes);
-    for event in ["hset", "hexpire", "hexpired"] {
+    let events: &[_] = match words::is_redis_8(ctx) {
+        true => &["hset", "hdel"],
+        false => &["hset", "hexpire", "hexpired"],
+    };
+    for event in &events[1..] {
+        ctx.core.keyspace.notify(KeyspaceEvents::HASH, event, key.bytes);
+    }
+    for event in events {
         ctx.core.keyspace.notify_fields(event, key.bytes, fields());
     }
     match found {

@@ -75,7 +75,7 @@ pub enum Takes {
     Pairs,
 }
 
-fn is_redis_8(ctx: &Context<'_>) -> bool {
+pub fn is_redis_8(ctx: &Context<'_>) -> bool {
     ctx.core.state.config.compatible_with.is_redis_8()
 }
 

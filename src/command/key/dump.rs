@@ -160,15 +160,18 @@ fn restore(ctx: &mut Context<'_>) -> CommandResult {
         if ctx.core.keyspace.delete(key, "del") {
             ctx.instead_deleted(key.bytes);
         }
+        if ctx.core.state.config.compatible_with.is_redis_8() {
+            ctx.core.keyspace.stats.expired += 1;
+        }
         ctx.reply.ok();
         return Ok(Outcome::Replied);
     }
     let slot = ctx.core.keyspace.restore(key, value, deadline);
+    ctx.core.keyspace.note_restored(slot, key.bytes, ctx.is_repeated());
+    ctx.core.keyspace.changed(KeyspaceEvents::GENERIC, "restore", key.bytes);
     if let Some(accessed) = options.accessed {
         ctx.core.keyspace.set_accessed(slot, accessed);
     }
-    ctx.core.keyspace.note_restored(slot, key.bytes, ctx.is_repeated());
-    ctx.core.keyspace.changed(KeyspaceEvents::GENERIC, "restore", key.bytes);
     if let Some(deadline) = deadline
         && !options.absolute
         && ctx.is_heard()

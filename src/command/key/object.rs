@@ -1,7 +1,7 @@
 //! OBJECT: a value's encoding, and its access bits.
 
 use crate::collections::table::{Slot, ValueRef};
-use crate::config::MaxmemoryPolicy;
+use crate::config::AccessKind;
 use crate::error::CommandError;
 use crate::resp::number::{parse_i64, parse_u64};
 use crate::state::context::{CommandResult, Context, Outcome};
@@ -132,7 +132,7 @@ fn encoding(ctx: &mut Context<'_>) -> CommandResult {
 /// `OBJECT FREQ key`: an integer up to 255, or nil.
 fn frequency(ctx: &mut Context<'_>) -> CommandResult {
     if let Some(slot) = find(ctx) {
-        if !ctx.core.keyspace.access.lfu {
+        if ctx.core.keyspace.access.kind != AccessKind::Counted {
             return Err(FREQUENCY_UNKNOWN);
         }
         let counter = ctx.core.keyspace.lfu_counter(ctx.core.keyspace.entry(slot).access());
@@ -144,7 +144,7 @@ fn frequency(ctx: &mut Context<'_>) -> CommandResult {
 /// `OBJECT IDLETIME key`: seconds, or nil.
 fn idle_time(ctx: &mut Context<'_>) -> CommandResult {
     if let Some(slot) = find(ctx) {
-        if ctx.core.keyspace.access.lfu {
+        if ctx.core.keyspace.access.kind == AccessKind::Counted {
             return Err(IDLE_TIME_UNKNOWN);
         }
         let seconds = ctx.core.keyspace.idle_seconds(ctx.core.keyspace.entry(slot).access());
@@ -156,11 +156,9 @@ fn idle_time(ctx: &mut Context<'_>) -> CommandResult {
 /// `OBJECT REFCOUNT key`: 1, or Redis's count for a small integer, which it shares unless each key
 /// needs its own access bits. Valkey shares none.
 fn reference_count(ctx: &mut Context<'_>) -> CommandResult {
-    use MaxmemoryPolicy::{AllkeysLfu, AllkeysLru, VolatileLfu, VolatileLru};
-    let policy = ctx.core.state.config.maxmemory_policy;
     let config = &ctx.core.state.config;
-    let has_access_bits = config.maxmemory != 0
-        && matches!(policy, VolatileLru | VolatileLfu | AllkeysLru | AllkeysLfu);
+    let policy = config.maxmemory_policy;
+    let has_access_bits = config.maxmemory != 0 && (policy.is_lfu() || policy.uses_time());
     let shares = !has_access_bits && !config.compatible_with.is_valkey();
     if let Some(slot) = find(ctx) {
         let is_shared = match ctx.core.keyspace.entry(slot).value() {

@@ -1,6 +1,7 @@
-//! Locks with waiting, leases, fences and guards: LOCK.ACQUIRE, LOCK.RELEASE, LOCK.RENEW,
-//! LOCK.GUARD. Readers are in `lock/shared.rs`, several locks at once in `lock/many.rs`, arguments
-//! in `lock/asked.rs`, reports on locks and LOCK.BREAK in `lock/report.rs`.
+//! Locks with waiting, leases, fences and guards: LOCK.ACQUIRE, LOCK.CANCEL, LOCK.RELEASE,
+//! LOCK.RENEW, LOCK.GUARD. Readers are in `lock/shared.rs`, several locks at once in
+//! `lock/many.rs`, arguments in `lock/asked.rs`, reports on locks and LOCK.BREAK in
+//! `lock/report.rs`.
 //!
 //! Latchkey's own commands; `docs/locks.md` describes them. A lock is a plain value with a deadline
 //! (`types/lock.rs`), and is replicated as the commands that make it. Waiting clients are in the
@@ -32,7 +33,7 @@ use crate::gate::{lock_writer, locks, permits, readers, sessions, users};
 use crate::keyspace::Key;
 use crate::keyspace::lock_history::HoldingEnd;
 use crate::keyspace::locks::{At, EndReason, Held, Session};
-use crate::keyspace::waiting::Wanted;
+use crate::keyspace::waiting::{Ticket, Wanted};
 use crate::resp::args::Args;
 use crate::resp::request::Range;
 use crate::state::context::{CommandResult, Context, Effect, On, Origin, Outcome, WaitForKeys};
@@ -41,7 +42,7 @@ use crate::state::spec::{
 };
 use crate::types::hash::Hash;
 use crate::types::lock::{self, Lock};
-use crate::waiting::{acks, confirm};
+use crate::waiting::{self, acks, confirm};
 
 #[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
@@ -52,6 +53,12 @@ pub const COMMANDS: &[CommandSpec] = &[
     lock_spec("LOCK.ATTACH", attach, Flags::WRITE_FAST.union(Flags::NEEDS_CLIENT)).at_least(2)
         .docs("owner [owner ...]", "Binds the locks and permits with sessions of owners to this connection.",
             "O(N) with N locks of the owners and permits with sessions"),
+    lock_spec("LOCK.CANCEL", cancel, Flags::FAST.union(Flags::NOSCRIPT).union(Flags::NEEDS_CLIENT)).at_least(4)
+        .keys(&[counted_keys(1, KeyFlags::RO_ACCESS)])
+        .docs("numkeys key [key ...] owner", "Ends a wait for locks that ASYNC has begun on this connection.",
+            "O(N*log(M)) with N locks of M clients that wait"),
+    lock_spec("LOCK.DOWNGRADE", shared::downgrade, Flags::WRITE_FAST).at_least(3).keys(KeySpec::RW_ACCESS_UPDATE)
+        .docs("key owner [FENCE fence]", "Makes the writer a reader, and lets the readers in that wait next.", "O(1)"),
     lock_spec("LOCK.MACQUIRE", many::macquire, Flags::WRITE_BLOCKING).at_least(6).keys(&[counted_keys(1, KeyFlags::RW_ACCESS_UPDATE)])
         .docs("numkeys key [key ...] owner PX milliseconds [BLOCK milliseconds | ASYNC milliseconds] [SESSION GRACE milliseconds] [REENTRANT [MAXHOLDS \
             count]] [REPLICAS count milliseconds]",
@@ -568,16 +575,22 @@ fn write_alone(
         });
     }
     write(ctx, key, Some(slot), granted, deadline);
-    if others.is_empty() {
+    remove_fields(ctx, key, slot, &others);
+}
+
+/// Removes fields of a lock's hash that belong to no holder any more.
+fn remove_fields(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, fields: &[Vec<u8>]) {
+    if fields.is_empty() {
         return;
     }
+    let now = ctx.core.keyspace.now();
     ctx.core.keyspace.edit::<Hash, _>(slot, |hash| {
-        for field in &others {
+        for field in fields {
             hash.remove(field, &now);
         }
     });
-    let request: Vec<&[u8]> =
-        [&b"HDEL"[..], key.bytes].into_iter().chain(others.iter().map(Vec::as_slice)).collect();
+    let names = fields.iter().map(Vec::as_slice);
+    let request: Vec<&[u8]> = [&b"HDEL"[..], key.bytes].into_iter().chain(names).collect();
     ctx.instead(&request);
 }
 
@@ -812,6 +825,26 @@ fn attach(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
+/// `LOCK.CANCEL numkeys key [key ...] owner`: 1 if this connection's wait for these locks is ended,
+/// without a push message; 0 if there is none, as after a grant.
+fn cancel(ctx: &mut Context<'_>) -> CommandResult {
+    let mut arguments = ctx.args.cursor(1);
+    let keys = take_keys(&mut arguments)?;
+    owner_of(arguments.take()?)?;
+    if !arguments.is_at_end() {
+        return Err(CommandError::Syntax);
+    }
+    let names = (ctx.core.keyspace.selected(), &*ctx.names(keys));
+    let own = ctx.core.state.waits.find(ctx.caller.client(), Wanted::Lock, names);
+    let is_async = |ticket: &Ticket| ctx.core.state.waits.get(*ticket).is_some_and(Wait::is_async);
+    let own = own.filter(is_async);
+    if let Some(ticket) = own {
+        waiting::cancel(ctx.core, ticket);
+    }
+    ctx.reply.integer(i64::from(own.is_some()));
+    Ok(Outcome::Replied)
+}
+
 /// `LOCK.GUARD key owner [FENCE fence]`: 1 if the owner holds the lock, in that grant if a fence is
 /// given; else 0.
 fn guard(ctx: &mut Context<'_>) -> CommandResult {
@@ -820,11 +853,9 @@ fn guard(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Whether the owner that a LOCK.GUARD names holds the lock.
-pub(in crate::command) fn is_guarded(
-    ctx: &mut Context<'_>,
-    args: Args<'_>,
-) -> Result<bool, CommandError> {
+/// Parses `key owner [FENCE fence]`, which is all of a request: the owner, and the fence of its
+/// grant.
+fn take_grant(args: Args<'_>) -> Result<(&[u8], Option<u64>), CommandError> {
     let owner = owner_of(args.get(2))?;
     let mut arguments = args.cursor(3);
     let fence = match arguments.is_at_end() {
@@ -835,6 +866,15 @@ pub(in crate::command) fn is_guarded(
     if !arguments.is_at_end() {
         return Err(CommandError::Syntax);
     }
+    Ok((owner, fence))
+}
+
+/// Whether the owner that a LOCK.GUARD names holds the lock.
+pub(in crate::command) fn is_guarded(
+    ctx: &mut Context<'_>,
+    args: Args<'_>,
+) -> Result<bool, CommandError> {
+    let (owner, fence) = take_grant(args)?;
     let key = ctx.core.keyspace.key(args.get(1));
     let Some(slot) = ctx.core.keyspace.find_for_read(key) else { return Ok(false) };
     let found =

@@ -1,8 +1,11 @@
-//! Semaphores: SEM.ACQUIRE, SEM.RELEASE, SEM.RENEW, SEM.INFO.
+//! Semaphores: SEM.ACQUIRE, SEM.RELEASE, SEM.RENEW, SEM.LIMIT, SEM.INFO.
 //!
 //! A semaphore is a sorted set of permits, `owner#fence#number`, whose scores are their deadlines
-//! in Unix milliseconds; the key ends with its last permit. Waiting clients sleep until a permit is
+//! in Unix milliseconds; the key ends with its last permit, unless a member keeps the semaphore's
+//! limit. Waiting clients sleep until a permit is
 //! given back or the first one ends: each key has one alarm (`keyspace/waiting.rs`).
+
+use std::collections::BTreeSet;
 
 use super::{
     TAKEN_MAX, TOO_MANY_AT_ONCE, Waiting, Waits, check_room, ends_in_vain, has_its_turn_later,
@@ -19,34 +22,40 @@ use crate::gate::{handed, permits as permit_sessions};
 use crate::keyspace::Key;
 use crate::keyspace::permits::PermitSession;
 use crate::keyspace::waiting::Wanted;
+use crate::resp::number::parse_i64;
 use crate::state::context::{CommandResult, Context, Origin, Outcome};
 use crate::state::spec::{CommandSpec, Flags, KeySpec};
 use crate::types::journal::Edit;
-use crate::types::lock::{self, PERMITS_MAX};
+use crate::types::lock::{self, LIMIT_SCORE, PERMITS_MAX};
 use crate::types::sorted_set::SortedSet;
 
 #[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
-    lock_spec("SEM.ACQUIRE", acquire, Flags::WRITE_BLOCKING).at_least(7).keys(KeySpec::RW_ACCESS_UPDATE)
-        .docs("key owner LIMIT limit PX milliseconds [COUNT count] [BLOCK milliseconds] [SESSION GRACE milliseconds]",
+    lock_spec("SEM.ACQUIRE", acquire, Flags::WRITE_BLOCKING).at_least(5).keys(KeySpec::RW_ACCESS_UPDATE)
+        .docs("key owner [LIMIT limit] PX milliseconds [COUNT count] [BLOCK milliseconds] [SESSION GRACE milliseconds]",
             "Takes permits of a semaphore for a time, or waits for them in the order of arrival.", "O(N) with N permits that are held"),
     lock_spec("SEM.INFO", info, Flags::READONLY).exactly(2).keys(KeySpec::RO_ACCESS)
         .docs("key", "Returns the permits of a semaphore that are held.", "O(N) with N permits"),
+    lock_spec("SEM.LIMIT", set_limit, Flags::WRITE_FAST).exactly(3).keys(KeySpec::RW_UPDATE)
+        .docs("key limit", "Sets the limit for all requests that name none; 0 removes it.", "O(log(N)) with N permits"),
     lock_spec("SEM.RELEASE", release, Flags::WRITE_FAST).at_least(3).keys(KeySpec::RW_ACCESS_DELETE)
-        .docs("key permit [permit ...]", "Gives permits back, and serves the clients that wait for them.", "O(M*log(N)) with M permits of N"),
-    lock_spec("SEM.RENEW", renew, Flags::WRITE_FAST).exactly(5).keys(KeySpec::RW_ACCESS_UPDATE)
-        .docs("key permit PX milliseconds", "Extends the time of a permit.", "O(log(N))"),
+        .docs("key permit [permit ...] [ALLORNONE]", "Gives permits back, and serves the clients that wait for them.", "O(M*log(N)) with M permits of N"),
+    lock_spec("SEM.RENEW", renew, Flags::WRITE_FAST).at_least(5).keys(KeySpec::RW_ACCESS_UPDATE)
+        .docs("key permit [permit ...] PX milliseconds [ALLORNONE]", "Extends the time of permits.", "O(M*log(N)) with M permits of N"),
 ];
 
 const BAD_LIMIT: CommandError = CommandError::Text("ERR LIMIT should be between 1 and 10000");
+const NO_LIMIT: CommandError =
+    CommandError::Text("ERR the semaphore has no limit: name one by LIMIT, or set it by SEM.LIMIT");
 const COUNT_ABOVE_LIMIT: CommandError = CommandError::Text("ERR COUNT is greater than LIMIT");
-/// The latest deadline: above it scores are not exact.
-const DEADLINE_MS_MAX: i64 = 1 << 53;
+/// The most permits, and the limit.
+const MEMBERS_MAX: usize = PERMITS_MAX + 1;
 
 /// The arguments of SEM.ACQUIRE after the key.
 struct Acquire<'a> {
     owner: &'a [u8],
-    limit: usize,
+    /// None: the semaphore's own.
+    limit: Option<usize>,
     lease_ms: i64,
     count: usize,
     waits: Waits,
@@ -55,7 +64,7 @@ struct Acquire<'a> {
 }
 
 impl<'a> Acquire<'a> {
-    /// Parses `owner LIMIT n PX ms [COUNT c] [BLOCK ms] [SESSION GRACE ms]`.
+    /// Parses `owner [LIMIT n] PX ms [COUNT c] [BLOCK ms] [SESSION GRACE ms]`.
     fn parse(ctx: &Context<'a>) -> Result<Self, CommandError> {
         let mut arguments = ctx.args.cursor(2);
         let owner = owner_of(arguments.take()?)?;
@@ -64,7 +73,7 @@ impl<'a> Acquire<'a> {
         while !arguments.is_at_end() {
             if limit.is_none() && arguments.take_word("LIMIT") {
                 let most = arguments.take_positive(BAD_LIMIT)?;
-                limit = Some(Some(most).filter(|&most| most <= PERMITS_MAX).ok_or(BAD_LIMIT)?);
+                limit = Some(checked_limit(most)?);
             } else if lease_ms.is_none() && arguments.take_word("PX") {
                 lease_ms = Some(take_lease(&mut arguments, "sem.acquire")?);
             } else if count.is_none() && arguments.take_word("COUNT") {
@@ -82,10 +91,9 @@ impl<'a> Acquire<'a> {
                 return Err(CommandError::Syntax);
             }
         }
-        let limit = limit.ok_or(CommandError::Syntax)?;
         let lease_ms = lease_ms.ok_or(CommandError::Syntax)?;
         let count = count.unwrap_or(1);
-        if count > limit {
+        if limit.is_some_and(|limit| count > limit) {
             return Err(COUNT_ABOVE_LIMIT);
         }
         if count > TAKEN_MAX {
@@ -95,13 +103,18 @@ impl<'a> Acquire<'a> {
     }
 }
 
-/// Unix milliseconds `lease_ms` from now. Errors: too late for a score.
-fn deadline(ctx: &Context<'_>, lease_ms: i64, name: &'static str) -> Result<f64, CommandError> {
-    let at_ms = ctx.core.state.now.unix().0.saturating_add(lease_ms);
-    if at_ms >= DEADLINE_MS_MAX { Err(CommandError::InvalidExpire(name)) } else { Ok(at_ms as f64) }
+fn checked_limit(limit: usize) -> Result<usize, CommandError> {
+    Some(limit).filter(|limit| *limit <= PERMITS_MAX).ok_or(BAD_LIMIT)
 }
 
-/// `SEM.ACQUIRE key owner LIMIT n PX ms [COUNT c] [BLOCK ms] [SESSION GRACE ms]`: an array of the
+/// Unix milliseconds `lease_ms` from now. Errors: too late for a score.
+fn deadline(ctx: &Context<'_>, lease_ms: i64, name: &'static str) -> Result<f64, CommandError> {
+    let at = ctx.core.state.now.unix().0.saturating_add(lease_ms) as f64;
+    // Above it scores are not exact.
+    if at >= LIMIT_SCORE { Err(CommandError::InvalidExpire(name)) } else { Ok(at) }
+}
+
+/// `SEM.ACQUIRE key owner [LIMIT n] PX ms [COUNT c] [BLOCK ms] [SESSION GRACE ms]`: an array of the
 /// permits, their fence, and the number of permits still free; if they are not granted, of 0, the
 /// milliseconds until the first permit ends (-1: none is held, but other clients have waited
 /// longer), and the number of waiting clients.
@@ -114,19 +127,23 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
         return refuse(ctx, key, slot, &asked);
     }
     let slot = remove_ended(ctx, key)?;
-    let (mut used, mut own) = (0, Vec::new());
+    let (mut used, mut own, mut limit) = (0, Vec::new(), asked.limit);
     if let Some(slot) = slot {
-        for (score, permit) in ctx.core.keyspace.view::<SortedSet>(slot)?.iter() {
+        let set = ctx.core.keyspace.view::<SortedSet>(slot)?;
+        limit = limit.or_else(|| lock::stored_limit(&set));
+        for (score, permit) in set.iter().take_while(|(score, _)| *score < LIMIT_SCORE) {
             used += 1;
             if lock::owner_of_permit(permit.as_ref()) == asked.owner {
                 own.push((score, permit.as_ref().to_vec()));
             }
         }
     }
+    let limit = limit.ok_or(NO_LIMIT)?;
+    if asked.count > limit {
+        return Err(COUNT_ABOVE_LIMIT);
+    }
     let needed = asked.count.saturating_sub(own.len());
-    if needed > 0
-        && (used + needed > asked.limit || has_its_turn_later(ctx, key, Wanted::Semaphore))
-    {
+    if needed > 0 && (used + needed > limit || has_its_turn_later(ctx, key, Wanted::Semaphore)) {
         return refuse(ctx, key, slot, &asked);
     }
     if needed > 0 && !matches!(ctx.origin, Origin::Woken(_)) {
@@ -181,7 +198,7 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
     ctx.reply.array(permits.len());
     permits.iter().for_each(|(_, permit)| ctx.reply.bulk(permit));
     ctx.reply.integer(fence as i64);
-    ctx.reply.integer(asked.limit.saturating_sub(used + needed) as i64);
+    ctx.reply.integer(limit.saturating_sub(used + needed) as i64);
     Ok(Outcome::Replied)
 }
 
@@ -225,6 +242,7 @@ fn refuse(
         Some(slot) => ctx.core.keyspace.view::<SortedSet>(slot)?.first().map(|(score, _)| score),
         None => None,
     };
+    let first = first.filter(|score| *score < LIMIT_SCORE);
     let now_ms = ctx.core.state.now.unix().0;
     let database = ctx.core.keyspace.selected();
     ctx.reply.array(3);
@@ -238,13 +256,13 @@ fn refuse(
 /// Errors: WRONGTYPE.
 fn remove_ended(ctx: &mut Context<'_>, key: Key<'_>) -> Result<Option<Slot>, CommandError> {
     let Some(slot) = ctx.core.keyspace.slot_of::<SortedSet>(key)? else { return Ok(None) };
-    if ctx.core.keyspace.view::<SortedSet>(slot)?.len() > PERMITS_MAX {
+    if ctx.core.keyspace.view::<SortedSet>(slot)?.len() > MEMBERS_MAX {
         return Err(CommandError::WrongType);
     }
     let now_ms = ctx.core.state.now.unix().0 as f64;
     let view = ctx.core.keyspace.view::<SortedSet>(slot)?;
     // Another kind of sorted set is left alone.
-    if view.iter().any(|(_, member)| !lock::is_permit(member.as_ref())) {
+    if view.iter().any(|(score, member)| !lock::is_of_semaphore(score, member.as_ref())) {
         return Err(CommandError::WrongType);
     }
     // The index may not have the semaphore yet, if another command made its key.
@@ -285,7 +303,8 @@ fn remove(
     ctx.core.keyspace.delete_if_empty::<SortedSet>(slot, key)
 }
 
-/// Adds permits, or sets their deadlines, and lets the key end with its last permit.
+/// Adds permits, or sets their deadlines, and lets the key end with its last permit, unless the
+/// semaphore keeps its limit.
 fn put(ctx: &mut Context<'_>, key: Key<'_>, permits: &[(f64, Vec<u8>)], event: &'static str) {
     let limits = limits(ctx);
     let add = |set: &mut Edit<'_, SortedSet>| {
@@ -304,12 +323,8 @@ fn put(ctx: &mut Context<'_>, key: Key<'_>, permits: &[(f64, Vec<u8>)], event: &
             ctx.core.keyspace.insert_collection(key, set)
         }
     };
-    let last = match ctx.core.keyspace.view::<SortedSet>(slot) {
-        Ok(view) => view.get(view.len() - 1).map_or(0.0, |(score, _)| score) as i64,
-        Err(_) => 0,
-    };
-    let deadline = ctx.core.keyspace.now().at(UnixMillis(last));
-    ctx.core.keyspace.set_deadline(slot, Some(deadline));
+    let was_endless = ctx.core.keyspace.entry(slot).deadline().is_none();
+    let last = set_end(ctx, slot);
     ctx.core.keyspace.semaphores.note(ctx.core.keyspace.selected(), key.bytes);
     ctx.core.keyspace.changed(KeyspaceEvents::LOCK, event, key.bytes);
     ctx.instead_gathered(|_, request| {
@@ -318,63 +333,146 @@ fn put(ctx: &mut Context<'_>, key: Key<'_>, permits: &[(f64, Vec<u8>)], event: &
             request.extend([(*score as i64).to_string().into_bytes(), permit.clone()]);
         }
     });
-    ctx.instead_with(&[b"PEXPIREAT", key.bytes], last);
+    match last {
+        Some(last) => ctx.instead_with(&[b"PEXPIREAT", key.bytes], last),
+        None if was_endless => {}
+        None => ctx.instead(&[b"PERSIST", key.bytes]),
+    }
 }
 
-/// `SEM.RELEASE key permit [permit ...]`: the number of these permits that were held.
+/// Lets a semaphore's key end with its last permit. Returns when that is, in Unix milliseconds;
+/// None: the semaphore keeps its limit, and has no end.
+fn set_end(ctx: &mut Context<'_>, slot: Slot) -> Option<i64> {
+    let last = match ctx.core.keyspace.view::<SortedSet>(slot) {
+        Ok(set) if lock::stored_limit(&set).is_some() => None,
+        Ok(set) => set.get(set.len() - 1).map(|(score, _)| score as i64),
+        Err(_) => None,
+    };
+    let deadline = last.map(|last| ctx.core.keyspace.now().at(UnixMillis(last)));
+    ctx.core.keyspace.set_deadline(slot, deadline);
+    last
+}
+
+/// `SEM.LIMIT key limit`: OK. 0 removes the limit. Clients that wait are served if it has grown.
+fn set_limit(ctx: &mut Context<'_>) -> CommandResult {
+    let limit = ctx.args.get(2);
+    let limit = match parse_i64(limit).ok_or(BAD_LIMIT)? {
+        0 => None,
+        limit => Some(checked_limit(usize::try_from(limit).map_err(|_| BAD_LIMIT)?)?),
+    };
+    let key = ctx.key(1);
+    let mut slot = remove_ended(ctx, key)?;
+    let stored = match slot {
+        Some(slot) => lock::stored_limit(&ctx.core.keyspace.view::<SortedSet>(slot)?),
+        None => None,
+    };
+    if stored != limit {
+        if limit.is_some() {
+            check_room(ctx)?;
+            slot = ctx.core.keyspace.find_for_write(key);
+        }
+        if let Some((slot, stored)) = slot.zip(stored) {
+            let is_gone = remove(ctx, key, slot, &[&lock::limit_member(stored)], "semlimit");
+            if !is_gone && limit.is_none() {
+                let last = set_end(ctx, slot).unwrap_or_default();
+                ctx.instead_with(&[b"PEXPIREAT", key.bytes], last);
+            }
+        }
+        if let Some(limit) = limit {
+            put(ctx, key, &[(LIMIT_SCORE, lock::limit_member(limit))], "semlimit");
+        }
+    }
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+/// The permits of a request: the arguments from the third one on, up to `end`.
+struct Named<'a> {
+    permits: BTreeSet<&'a [u8]>,
+    /// ALLORNONE: nothing is done unless all of them are held.
+    all_or_none: bool,
+}
+
+impl<'a> Named<'a> {
+    fn new(ctx: &Context<'a>, end: usize, all_or_none: bool) -> Self {
+        let permits = ctx.args.iter_from(2).take(end.saturating_sub(2));
+        Named { permits: permits.collect(), all_or_none }
+    }
+
+    /// Those that are held at `slot`, with their deadlines.
+    fn held(
+        &self,
+        ctx: &Context<'a>,
+        slot: Option<Slot>,
+    ) -> Result<Vec<(f64, &'a [u8])>, CommandError> {
+        let Some(slot) = slot else { return Ok(Vec::new()) };
+        let set = ctx.core.keyspace.view::<SortedSet>(slot)?;
+        let permits = self.permits.iter().filter(|permit| lock::is_permit(permit));
+        let held = permits.filter_map(|permit| Some((set.score(permit)?, *permit)));
+        let held: Vec<_> = held.collect();
+        let is_done = !self.all_or_none || held.len() == self.permits.len();
+        Ok(if is_done { held } else { Vec::new() })
+    }
+}
+
+/// `SEM.RELEASE key permit [permit ...] [ALLORNONE]`: the number of these permits that were held,
+/// and are given back.
 fn release(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
-    let Some(slot) = remove_ended(ctx, key)? else {
-        ctx.reply.integer(0);
-        return Ok(Outcome::Replied);
-    };
-    let view = ctx.core.keyspace.view::<SortedSet>(slot)?;
-    let mut held: Vec<&[u8]> =
-        ctx.args.iter_from(2).filter(|permit| view.score(permit).is_some()).collect();
-    held.sort_unstable();
-    held.dedup();
-    if !held.is_empty() {
+    let last = ctx.args.len() - 1;
+    // A permit has two `#`.
+    let all_or_none = last > 2 && ctx.args.get(last).eq_ignore_ascii_case(b"ALLORNONE");
+    let named = Named::new(ctx, last + usize::from(!all_or_none), all_or_none);
+    let slot = remove_ended(ctx, key)?;
+    let held = named.held(ctx, slot)?;
+    let held: Vec<&[u8]> = held.into_iter().map(|(_, permit)| permit).collect();
+    if let Some(slot) = slot.filter(|_| !held.is_empty()) {
         remove(ctx, key, slot, &held, "semrelease");
     }
     ctx.reply.integer(held.len() as i64);
     Ok(Outcome::Replied)
 }
 
-/// `SEM.RENEW key permit PX ms`: 1 if the permit is held; its time is never shortened. Else 0.
+/// `SEM.RENEW key permit [permit ...] PX ms [ALLORNONE]`: the number of these permits that are
+/// held; their time is never shortened.
 fn renew(ctx: &mut Context<'_>) -> CommandResult {
-    let mut arguments = ctx.args.cursor(3);
-    if !arguments.take_word("PX") {
+    let is_word = |argument: &[u8]| argument.eq_ignore_ascii_case(b"PX");
+    let end = ctx.args.iter_from(3).position(is_word).ok_or(CommandError::Syntax)? + 3;
+    let mut arguments = ctx.args.cursor(end + 1);
+    let lease_ms = take_lease(&mut arguments, "sem.renew")?;
+    let all_or_none = arguments.take_word("ALLORNONE");
+    if !arguments.is_at_end() {
         return Err(CommandError::Syntax);
     }
-    let lease_ms = take_lease(&mut arguments, "sem.renew")?;
     let until = deadline(ctx, lease_ms, "sem.renew")?;
-    let (key, permit) = (ctx.key(1), ctx.args.get(2));
-    let found = match remove_ended(ctx, key)? {
-        Some(slot) => ctx.core.keyspace.view::<SortedSet>(slot)?.score(permit),
-        None => None,
-    };
-    if found.is_some_and(|old| old < until) {
-        put(ctx, key, &[(until, permit.to_vec())], "semrenew");
+    let key = ctx.key(1);
+    let slot = remove_ended(ctx, key)?;
+    let held = Named::new(ctx, end, all_or_none).held(ctx, slot)?;
+    let shorter = held.iter().filter(|(old, _)| *old < until);
+    let later: Vec<_> = shorter.map(|(_, permit)| (until, permit.to_vec())).collect();
+    if !later.is_empty() {
+        put(ctx, key, &later, "semrenew");
     }
-    ctx.reply.integer(i64::from(found.is_some()));
+    ctx.reply.integer(held.len() as i64);
     Ok(Outcome::Replied)
 }
 
-/// `SEM.INFO key`: a map of permits (an array of permit, owner and milliseconds left) and the
-/// number of waiting clients.
+/// `SEM.INFO key`: a map of permits (an array of permit, owner and milliseconds left), the number
+/// of waiting clients, and the stored limit (nil: none).
 fn info(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
     let now_ms = ctx.core.state.now.unix().0;
-    let mut permits = Vec::new();
+    let (mut permits, mut limit) = (Vec::new(), None);
     if let Some(set) = ctx.core.keyspace.read::<SortedSet>(key)? {
-        if set.len() > PERMITS_MAX {
+        if set.len() > MEMBERS_MAX {
             return Err(CommandError::WrongType);
         }
-        let held = set.iter().filter(|(score, _)| *score >= now_ms as f64);
+        limit = lock::stored_limit(&set);
+        let held = set.iter().filter(|(at, _)| (now_ms as f64..LIMIT_SCORE).contains(at));
         permits.extend(held.map(|(score, permit)| (score as i64, permit.as_ref().to_vec())));
     }
     let database = ctx.core.keyspace.selected();
-    ctx.reply.map(2);
+    ctx.reply.map(3);
     ctx.reply.bulk(b"permits");
     ctx.reply.array(permits.len());
     for (at_ms, permit) in &permits {
@@ -385,27 +483,10 @@ fn info(ctx: &mut Context<'_>) -> CommandResult {
     }
     ctx.reply.bulk(b"waiters");
     ctx.reply.integer(ctx.core.keyspace.waiting.len(database, key.bytes, Wanted::Semaphore) as i64);
-    Ok(Outcome::Replied)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::types::lock::owner_of_permit;
-
-    #[test]
-    fn a_permit_names_its_owner_and_fence() {
-        assert_eq!(
-            (owner_of_permit(b"alice#12#3"), lock::fence_of_permit(b"alice#12#3")),
-            (&b"alice"[..], 12)
-        );
-        assert_eq!(
-            (owner_of_permit(b"a#b#12#3"), lock::fence_of_permit(b"a#b#12#3")),
-            (&b"a#b"[..], 12)
-        );
-        assert_eq!(
-            (owner_of_permit(b"foreign"), lock::fence_of_permit(b"foreign")),
-            (&b"foreign"[..], 0)
-        );
+    ctx.reply.bulk(b"limit");
+    match limit {
+        Some(limit) => ctx.reply.integer(limit as i64),
+        None => ctx.reply.null(),
     }
+    Ok(Outcome::Replied)
 }

@@ -3,12 +3,13 @@
 //! Readers and writers wait in one queue. A request for reading waits if any request waits already,
 //! so that writers are not starved. Adjacent readers in the queue are granted the lock together.
 //! The only reader may become the writer; one of several waits for the others at the head of the
-//! queue.
+//! queue. LOCK.DOWNGRADE makes the writer a reader.
 
 use super::{
-    Acquire, Waiting, Waits, answer, bind, grant, grants_nothing_now, has_its_turn_later,
-    is_held_back, leave_place, longer_lease, ms_left, needs_acks_that_failed, note_granted,
-    note_held, note_holding, reply_refused, wait_in_place, write_alone,
+    Acquire, NO_LOCK, NOT_YOURS, Waiting, Waits, answer, bind, find, grant, grants_nothing_now,
+    has_its_turn_later, is_held_back, leave_place, longer_lease, ms_left, needs_acks_that_failed,
+    note_granted, note_held, note_holding, remove_fields, reply_refused, take_grant, wait_in_place,
+    write_alone,
 };
 use crate::clock::Deadline;
 use crate::collections::table::Slot;
@@ -21,7 +22,7 @@ use crate::keyspace::locks::{At, EndReason, Former, Held};
 use crate::keyspace::waiting::Wanted;
 use crate::state::context::{CommandResult, Context, Effect, Origin, Outcome};
 use crate::types::hash::Hash;
-use crate::types::lock::{Lock, READERS_MAX};
+use crate::types::lock::{FENCE, LEASE_MS_MAX, Lock, READERS_MAX};
 use crate::waiting::acks;
 
 /// Whether an owner that asks to read becomes one of the readers of a lock.
@@ -161,6 +162,53 @@ pub(super) fn become_writer(
     let ms_left = ms_left(ctx, slot);
     reply_refused(ctx, ms_left, place, &holder);
     Ok(outcome)
+}
+
+/// `LOCK.DOWNGRADE key owner [FENCE fence]`: 1 if the owner reads now, in the same grant and with
+/// the rest of its lease; -1 if there is no lock, -2 if another owner or another grant has it.
+pub(super) fn downgrade(ctx: &mut Context<'_>) -> CommandResult {
+    let (owner, fence) = take_grant(ctx.args)?;
+    let key = ctx.key(1);
+    let (slot, found) = find(ctx, key, owner)?;
+    let (Some(slot), Some(lock)) = (slot, found) else {
+        ctx.reply.integer(NO_LOCK);
+        return Ok(Outcome::Replied);
+    };
+    if lock.is_string || !lock.is_held_by(owner, fence) {
+        ctx.reply.integer(NOT_YOURS);
+        return Ok(Outcome::Replied);
+    }
+    if lock.readers == 0 {
+        become_reader(ctx, key, slot, &lock);
+    }
+    ctx.reply.integer(1);
+    Ok(Outcome::Replied)
+}
+
+/// Makes the writer the first reader. It keeps its fence, its session and its lease; a lease
+/// without an end gets the longest one.
+fn become_reader(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, lock: &Lock<'_>) {
+    let (database, now) = (ctx.core.keyspace.selected(), ctx.core.keyspace.now());
+    let until = ctx.core.keyspace.entry(slot).deadline();
+    let until = until.unwrap_or_else(|| now.after(LEASE_MS_MAX));
+    let fence = lock.fence.unwrap_or_else(|| ctx.core.keyspace.locks.fences.grant());
+    let mut writers = Vec::new();
+    if let Ok(hash) = ctx.core.keyspace.view::<Hash>(slot) {
+        hash.for_each(&now, |field, _| {
+            if field != FENCE {
+                writers.push(field.to_vec());
+            }
+        });
+    }
+    if let Some(held) = ctx.core.keyspace.locks.remove(At::key(database, key.bytes)) {
+        let (place, end) = ((database, key), HoldingEnd::Exchanged);
+        locks::note_ended_at(ctx.core, place, &held, (end, &lock.owner));
+    }
+    let at = At::reader(database, key.bytes, &lock.owner);
+    note_reader(ctx, at, fence, lock.session, until);
+    readers::write(ctx.core, at, Some(slot), Change::Granted);
+    remove_fields(ctx, key, slot, &writers);
+    ctx.effect = Effect::Instead;
 }
 
 /// Whether another reader already waits at the head of the queue to become the writer.

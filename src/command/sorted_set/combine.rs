@@ -5,7 +5,7 @@
 //! errors. The result is built as a sorted set, then replied or stored.
 
 use crate::collections::table::{Entry, Slot};
-use crate::command::sorted_set::range::store;
+use crate::command::sorted_set::range::{repeat_stored, store};
 use crate::command::sorted_set::{Pairs, limits};
 use crate::error::CommandError;
 use crate::keyspace::{Key, Keyspace};
@@ -50,16 +50,16 @@ const fn storing(name: &'static str, handler: Handler) -> CommandSpec {
 #[rustfmt::skip]
 pub const COMMANDS: &[CommandSpec] = &[
     reading("ZUNION", zunion)
-        .docs("numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX>] [WITHSCORES]",
+        .docs("numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX | COUNT>] [WITHSCORES]",
             "Returns the members of any of several sorted sets.", UNION_COST),
     storing("ZUNIONSTORE", zunionstore)
-        .docs("destination numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX>]",
+        .docs("destination numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX | COUNT>]",
             "Stores the members of any of several sorted sets.", UNION_COST),
     reading("ZINTER", zinter)
-        .docs("numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX>] [WITHSCORES]",
+        .docs("numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX | COUNT>] [WITHSCORES]",
             "Returns the members that all of several sorted sets have.", INTERSECTION_COST),
     storing("ZINTERSTORE", zinterstore)
-        .docs("destination numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX>]",
+        .docs("destination numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX | COUNT>]",
             "Stores the members that all of several sorted sets have.", INTERSECTION_COST),
     reading("ZINTERCARD", zintercard).since("7.0.0")
         .docs("numkeys key [key ...] [LIMIT limit]", "Counts the members that several sorted sets have in common.",
@@ -93,12 +93,14 @@ enum Aggregate {
     Sum,
     Min,
     Max,
+    /// The sum of the weights of the sources that have the member. Source: Redis 8.8.
+    Count,
 }
 
 impl Aggregate {
     fn apply(self, score: f64, other: f64) -> f64 {
         match self {
-            Aggregate::Sum => number_or_zero(score + other),
+            Aggregate::Sum | Aggregate::Count => number_or_zero(score + other),
             Aggregate::Min if other < score => other,
             Aggregate::Max if other > score => other,
             Aggregate::Min | Aggregate::Max => score,
@@ -146,8 +148,8 @@ fn zdiffstore(ctx: &mut Context<'_>) -> CommandResult {
     combine(ctx, Operation::Difference, Purpose::Store)
 }
 
-/// `[WEIGHTS weight ...] [AGGREGATE <SUM | MIN | MAX>] [WITHSCORES] [LIMIT limit]`, depending on
-/// the command.
+/// `[WEIGHTS weight ...] [AGGREGATE <SUM | MIN | MAX | COUNT>] [WITHSCORES] [LIMIT limit]`,
+/// depending on the command.
 struct CombineOptions {
     weights: Vec<f64>,
     aggregate: Aggregate,
@@ -183,6 +185,8 @@ impl CombineOptions {
                     Aggregate::Min
                 } else if arguments.take_word("MAX") {
                     Aggregate::Max
+                } else if arguments.take_word("COUNT") {
+                    Aggregate::Count
                 } else {
                     return Err(CommandError::Syntax);
                 };
@@ -258,6 +262,11 @@ impl<'a> Source<'a> {
         }
     }
 
+    /// What the score of a member contributes to the result.
+    fn weighted(&self, score: f64, aggregate: Aggregate) -> f64 {
+        if aggregate == Aggregate::Count { self.weight } else { self.weight * score }
+    }
+
     /// Visits the members until `visit` returns false.
     fn each_while(&self, mut visit: impl FnMut(f64, &[u8]) -> bool) {
         match self.members {
@@ -331,7 +340,13 @@ fn combine(ctx: &mut Context<'_>, operation: Operation, purpose: Purpose) -> Com
             Operation::Intersection => "zinterstore",
             Operation::Difference => "zdiffstore",
         };
-        let count = store(ctx, ctx.key(1), result, event, 1);
+        let key = ctx.key(1);
+        let was_there = ctx.core.keyspace.find(key).is_some();
+        let count = store(ctx, key, result, event, 1);
+        if options.aggregate == Aggregate::Count {
+            // Servers before Redis 8.8 do not know the word.
+            repeat_stored(ctx, key, was_there);
+        }
         ctx.reply.integer(count as i64);
         return Ok(Outcome::Replied);
     }
@@ -345,7 +360,7 @@ fn combine(ctx: &mut Context<'_>, operation: Operation, purpose: Purpose) -> Com
 fn unite(sources: &[Source<'_>], aggregate: Aggregate, result: &mut SortedSet) {
     for source in sources {
         source.each(|score, member| {
-            let score = number_or_zero(source.weight * score);
+            let score = number_or_zero(source.weighted(score, aggregate));
             result.put(member, |old| old.map_or(score, |old| aggregate.apply(old, score)));
         });
     }
@@ -359,10 +374,10 @@ fn intersect(
 ) {
     let (smallest, others) = sources.split_first().expect("there is at least one source");
     smallest.each_while(|score, member| {
-        let mut total = number_or_zero(smallest.weight * score);
+        let mut total = number_or_zero(smallest.weighted(score, aggregate));
         for other in others {
             let Some(score) = other.score(member) else { return true };
-            total = aggregate.apply(total, score * other.weight);
+            total = aggregate.apply(total, other.weighted(score, aggregate));
         }
         visit(total, member)
     });

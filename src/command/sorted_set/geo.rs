@@ -4,19 +4,18 @@
 //! GEORADIUS and its variants look up the key, and the central member, while parsing.
 
 use crate::collections::score_tree::Place;
-use crate::command::sorted_set::range::store;
+use crate::command::sorted_set::range::{repeat_stored, store};
 use crate::command::sorted_set::{AddOptions, add_pairs, limits};
 use crate::error::CommandError;
 use crate::keyspace::Key;
 use crate::resp::args::Cursor;
 use crate::resp::float80::Float80;
-use crate::resp::number::{self, format_double_17g};
+use crate::resp::number;
 use crate::resp::reply::ReplyWriter;
 use crate::state::context::{CommandResult, Context, Outcome};
 use crate::state::spec::{
     Begin, CommandSpec, Find, Flags, Group, Handler, KeyFlags, KeySpec, key, spec,
 };
-use crate::types::Collection;
 use crate::types::geo::{Area, Point, Shape};
 use crate::types::sorted_set::{SortedSet, SortedSetView};
 
@@ -628,22 +627,11 @@ fn store_found(
     let was_there = ctx.core.keyspace.find(key).is_some();
     let count = store(ctx, key, result, event, changes);
     if options.count.is_some() {
+        // A server of another kind may choose other members, if distances are equal or any members
+        // will do.
         repeat_stored(ctx, key, was_there);
     }
     ctx.reply.integer(count as i64);
-}
-
-/// Repeats the stored members instead of the request: a server of another kind may choose other
-/// members with COUNT, if distances are equal or any members will do.
-fn repeat_stored(ctx: &mut Context<'_>, key: Key<'_>, was_there: bool) {
-    ctx.instead_stored((key, was_there), (b"ZADD", 2), |value| {
-        let set = SortedSet::view(value)?;
-        let mut words = Vec::with_capacity(2 * set.len());
-        set.each(0..set.len(), false, |score, member| {
-            words.extend([format_double_17g(score).as_ref().to_vec(), member.to_vec()]);
-        });
-        Some(words)
-    });
 }
 
 fn reply_found(reply: &mut ReplyWriter<'_>, found: &[Found], options: &SearchOptions) {

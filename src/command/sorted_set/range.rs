@@ -11,9 +11,10 @@ use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::keyspace::{Expiry, Key};
 use crate::resp::args::{Args, before_nul};
-use crate::resp::number;
+use crate::resp::number::{self, format_double_17g};
 use crate::state::context::{CommandResult, Context, Outcome};
 use crate::state::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, key, spec};
+use crate::types::Collection;
 use crate::types::journal::Edit;
 use crate::types::sorted_set::{SortedSet, SortedSetView};
 
@@ -325,6 +326,18 @@ pub(crate) fn store(
         ctx.core.keyspace.changed_by(changes, KeyspaceEvents::ZSET, event, key.bytes);
     }
     count
+}
+
+/// Repeats the members of a stored result instead of the request.
+pub(crate) fn repeat_stored(ctx: &mut Context<'_>, key: Key<'_>, was_there: bool) {
+    ctx.instead_stored((key, was_there), (b"ZADD", 2), |value| {
+        let set = SortedSet::view(value)?;
+        let mut words = Vec::with_capacity(2 * set.len());
+        set.each(0..set.len(), false, |score, member| {
+            words.extend([format_double_17g(score).as_ref().to_vec(), member.to_vec()]);
+        });
+        Some(words)
+    });
 }
 
 /// `ZCOUNT key min max`: an integer.

@@ -152,7 +152,7 @@ fn take_out(
     let acknowledged: Vec<StreamId> = buried.iter().chain(&gone).copied().collect();
     let mut deleted = buried;
     deleted.retain(|id| !is_referenced(groups, *id));
-    ctx.core.keyspace.changed_aside(acknowledged.len() as u64);
+    ctx.core.keyspace.changed_aside(key.bytes, acknowledged.len() as u64);
     repeat(ctx, &[b"XACK", key.bytes, name], &acknowledged);
     if !deleted.is_empty() {
         delete(ctx, slot, key_at, &deleted)?;

@@ -403,7 +403,7 @@ fn xack(ctx: &mut Context<'_>) -> CommandResult {
     let ids = parse_ids(ctx.args, 3)?;
     let (_, group) = parts_mut(ctx, slot)?;
     let acknowledged = ids.into_iter().filter(|id| group.acknowledge(*id)).count();
-    ctx.core.keyspace.changed_aside(acknowledged as u64);
+    ctx.core.keyspace.changed_aside(ctx.args.get(1), acknowledged as u64);
     ctx.reply.integer(acknowledged as i64);
     Ok(Outcome::Replied)
 }
@@ -422,7 +422,7 @@ fn acknowledge_owned(ctx: &mut Context<'_>, slot: Slot, owner: Owner<'_>) -> Com
             request.extend(ids.iter().map(|id| id.text().as_ref().to_vec()));
         });
     }
-    ctx.core.keyspace.changed_aside(acknowledged as u64);
+    ctx.core.keyspace.changed_aside(ctx.args.get(1), acknowledged as u64);
     ctx.reply.integer(acknowledged as i64);
     Ok(Outcome::Replied)
 }
@@ -721,7 +721,7 @@ impl<'a> Claimant<'a> {
             }
         }
         self.claims.repeat(ctx, self.is_new || self.changes > 0);
-        ctx.core.keyspace.changed_aside(self.changes);
+        ctx.core.keyspace.changed_aside(ctx.args.get(1), self.changes);
         ctx.core.keyspace.pending_changed(ctx.args.get(1));
         if self.is_new {
             announce(ctx, "xgroup-createconsumer", ctx.key(1));

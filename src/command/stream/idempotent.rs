@@ -143,7 +143,7 @@ impl<'a> NamedEntry<'a> {
         let limits = limits(ctx);
         ctx.core.keyspace.producers_mut(slot, limits)?.repeated += 1;
         if ctx.core.state.repeats_names() {
-            ctx.core.keyspace.changed_aside(1);
+            ctx.core.keyspace.changed_aside(ctx.args.get(1), 1);
             self.repeat(ctx, id);
         }
         reply_id(&mut ctx.reply, id);
@@ -285,7 +285,7 @@ fn xidmprecord(ctx: &mut Context<'_>) -> CommandResult {
 /// change of data where no file has it.
 fn conclude(ctx: &mut Context<'_>) {
     if ctx.core.state.repeats_names() {
-        ctx.core.keyspace.changed_aside(1);
+        ctx.core.keyspace.changed_aside(ctx.args.get(1), 1);
     }
 }
 

@@ -151,7 +151,7 @@ pub(crate) fn reply_parts(reply: &mut ReplyWriter<'_>, entry: Entry<'_>) {
 
 /// Announces an event that does not change entries: it wakes nobody, as in Redis.
 pub(crate) fn announce(ctx: &mut Context<'_>, event: &'static str, key: Key<'_>) {
-    ctx.core.keyspace.changed_aside(1);
+    ctx.core.keyspace.changed_aside(key.bytes, 1);
     ctx.core.keyspace.notify(KeyspaceEvents::STREAM, event, key.bytes);
 }
 

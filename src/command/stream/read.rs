@@ -739,7 +739,7 @@ fn serve_group(
     if is_new {
         announce(ctx, "xgroup-createconsumer", key);
     }
-    ctx.core.keyspace.changed_aside(changes);
+    ctx.core.keyspace.changed_aside(key.bytes, changes);
     ctx.core.keyspace.pending_changed(key.bytes);
     claims.repeat(ctx, is_new || changes > 0);
     Ok(is_served)

@@ -147,7 +147,7 @@ impl Done {
     fn repeat(&self, ctx: &mut Context<'_>) {
         let key = ctx.key(1);
         let acknowledged: usize = self.acknowledged.iter().map(|(_, ids)| ids.len()).sum();
-        ctx.core.keyspace.changed_aside(acknowledged as u64);
+        ctx.core.keyspace.changed_aside(key.bytes, acknowledged as u64);
         let texts = |ids: &[StreamId]| ids.iter().map(|id| id.text()).collect::<Vec<_>>();
         for (group, ids) in &self.acknowledged {
             let ids = texts(ids);

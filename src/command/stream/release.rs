@@ -153,7 +153,7 @@ fn xnack(ctx: &mut Context<'_>) -> CommandResult {
     }
     if released > 0 {
         claims.repeat(ctx, true);
-        ctx.core.keyspace.changed_aside(released);
+        ctx.core.keyspace.changed_aside(key, released);
         ctx.core.keyspace.pending_changed(key);
     }
     ctx.reply.integer(released as i64);

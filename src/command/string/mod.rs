@@ -41,7 +41,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .docs("key", "Subtracts one from a key's integer, which is 0 if missing.", "O(1)"),
     string_spec("DECRBY", decrby, "1.0.0", Flags::WRITE_DENYOOM_FAST).exactly(3).keys(KeySpec::RW_ACCESS_UPDATE)
         .docs("key decrement", "Subtracts from a key's integer, which is 0 if missing.", "O(1)"),
-    string_spec("DELEX", delex, "8.4.0", Flags::WRITE_FAST).at_least(2).keys(&[key(1, KeyFlags::RW.union(KeyFlags::DELETE).union(KeyFlags::VARIABLE_FLAGS))])
+    string_spec("DELEX", delex, "8.4.0", Flags::WRITE_FAST).key_rule(KeyRule::Compared).at_least(2).keys(&[key(1, KeyFlags::RW.union(KeyFlags::DELETE).union(KeyFlags::VARIABLE_FLAGS))])
         .docs("key [IFEQ value | IFNE value | IFDEQ digest | IFDNE digest]", "Deletes a key if its string or the string's digest meets the condition.",
             "O(1) for IFEQ and IFNE, O(N) for digests, where N is the length of the string"),
     string_spec("DELIFEQ", delifeq, "9.0.0", Flags::WRITE_FAST).exactly(3).keys(&[key(1, KeyFlags::RM_DELETE)])

@@ -3,8 +3,9 @@
 //!
 //! Requests and the RDB base go to a [`Sink`], which applies them; if it cannot, loading fails. If
 //! a crash has cut the last file short, it is truncated after its last complete command or
-//! transaction, provided that `aof-load-truncated` is set. Any other fault makes loading fail with
-//! a line that names file, offset and fault; the files stay unchanged.
+//! transaction, provided that `aof-load-truncated` is set. Damage at its end is cut off if
+//! `aof-load-corrupt-tail-max-size` allows as many bytes. Any other fault makes loading fail with a
+//! line that names file, offset and fault; the files stay unchanged.
 //!
 //! Where an earlier process could not sync a file ([`AofFolder::is_marked`]) a power loss may leave
 //! a hole in that file, or cut short a file before the last. Then loading ends there, as no later
@@ -47,6 +48,20 @@ pub trait Sink {
     fn transaction_abandoned(&mut self);
 }
 
+/// What may be cut off the last file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cuts {
+    /// An incomplete request or transaction. Source: `aof-load-truncated`.
+    pub truncated: bool,
+    /// Bytes from the last valid request on, if there is damage. Source:
+    /// `aof-load-corrupt-tail-max-size`.
+    pub corrupt_bytes_max: u64,
+}
+
+impl Cuts {
+    pub const NONE: Self = Cuts { truncated: false, corrupt_bytes_max: 0 };
+}
+
 /// The result of loading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Loaded {
@@ -67,9 +82,9 @@ pub fn is_rdb(source: &mut dyn DiskReader) -> io::Result<bool> {
 }
 
 impl AofFolder {
-    /// Loads all files. `may_cut` is `aof-load-truncated`. After an error the files are unchanged,
-    /// and `sink` has received everything before it.
-    pub fn load(&self, may_cut: bool, sink: &mut dyn Sink) -> Result<Loaded, FolderError> {
+    /// Loads all files. After an error they are unchanged, and `sink` has received everything
+    /// before it.
+    pub fn load(&self, cuts: Cuts, sink: &mut dyn Sink) -> Result<Loaded, FolderError> {
         // Missing files are found before anything is loaded.
         self.size()?;
         let files: Vec<_> = self.manifest().files().map(|file| file.name.clone()).collect();
@@ -92,7 +107,7 @@ impl AofFolder {
         for (index, (name, size)) in files.iter().zip(&sizes).enumerate() {
             let end = self.load_file(name, *size, sink)?;
             let is_last = last.is_none_or(|last| index >= last);
-            let kept = self.check_end(name, &end, may_cut, is_last, sink, &mut loaded.warnings)?;
+            let kept = self.check_end(name, &end, cuts, is_last, sink, &mut loaded.warnings)?;
             loaded.bytes += kept;
             if kept < end.size && !is_last {
                 break;
@@ -138,13 +153,13 @@ impl AofFolder {
         &self,
         name: &[u8],
         end: &End,
-        may_cut: bool,
+        cuts: Cuts,
         is_last: bool,
         sink: &mut dyn Sink,
         warnings: &mut Vec<String>,
     ) -> Result<u64, FolderError> {
         let text = String::from_utf8_lossy(name);
-        let has_lost_some = may_cut && self.is_marked();
+        let has_lost_some = cuts.truncated && self.is_marked();
         let is_hole = matches!(&end.tail, Tail::Damage(fault) if fault.kind.is_nul());
         let fault = match &end.tail {
             Tail::Clean => return Ok(end.size),
@@ -153,10 +168,33 @@ impl AofFolder {
             }
             Tail::Damage(fault) => {
                 let Fault { kind, field_at, at } = fault;
-                let size = end.size;
+                let (cut_at, size) = (end.valid_up_to, end.size);
+                let lost = size - cut_at;
+                if is_last && lost <= cuts.corrupt_bytes_max {
+                    sink.transaction_abandoned();
+                    self.cut(name, cut_at)?;
+                    warnings.push(format!(
+                        "!!! Warning: corrupt AOF file tail!!! {kind} at offset {at}"
+                    ));
+                    warnings.push(format!(
+                        "!!! Truncating the AOF {text} at offset {cut_at} (remaining {lost}) !!!"
+                    ));
+                    warnings.push(format!(
+                        "AOF {text} loaded anyway because aof-load-corrupt-tail-max-size is enabled"
+                    ));
+                    return Ok(cut_at);
+                }
+                let alternative = match is_last {
+                    true => format!(
+                        ". Alternatively you can set the 'aof-load-corrupt-tail-max-size' configuration option to {lost} and \
+                         restart the server: what follows offset {cut_at} is cut off then"
+                    ),
+                    false => String::new(),
+                };
                 return Err(refusal(format!(
                     "Bad file format reading the append only file {text}: {kind} at offset {at} (of {size}; line or argument \
-                     at {field_at}): make a backup of your AOF file, then use latchkey --check-aof --fix <filename.manifest>"
+                     at {field_at}): make a backup of your AOF file, then use latchkey --check-aof --fix \
+                     <filename.manifest>{alternative}"
                 )));
             }
             Tail::OpenTransaction => {
@@ -187,7 +225,7 @@ impl AofFolder {
                 end.size
             )));
         }
-        if !may_cut {
+        if !cuts.truncated {
             return Err(refusal(format!(
                 "Unexpected end of file reading the append only file {text}: {fault}; whole up to offset {cut_at} of {}. You can: \
                  1) Make a backup of your AOF file, then use ./redis-check-aof --fix <filename.manifest>. 2) Alternatively you can \
@@ -196,13 +234,7 @@ impl AofFolder {
             )));
         }
         sink.transaction_abandoned();
-        let cut = self.disk().open_append(&self.path_of(name)).and_then(|file| {
-            file.set_len(cut_at)?;
-            file.sync_data()
-        });
-        cut.map_err(|error| {
-            refusal(format!("Error truncating the AOF file {text}: {}", system_text(&error)))
-        })?;
+        self.cut(name, cut_at)?;
         warnings.push(format!("!!! Warning: {fault}!!!"));
         warnings.push(format!("!!! Truncating the AOF {text} at offset {cut_at} !!!"));
         warnings.push(format!(
@@ -210,6 +242,17 @@ impl AofFolder {
             end.size - cut_at
         ));
         Ok(cut_at)
+    }
+
+    fn cut(&self, name: &[u8], at: u64) -> Result<(), FolderError> {
+        let cut = self.disk().open_append(&self.path_of(name)).and_then(|file| {
+            file.set_len(at)?;
+            file.sync_data()
+        });
+        cut.map_err(|error| {
+            let name = String::from_utf8_lossy(name);
+            refusal(format!("Error truncating the AOF file {name}: {}", system_text(&error)))
+        })
     }
 }
 

@@ -301,6 +301,8 @@ impl Sync {
                     core.state,
                     "MASTER <-> REPLICA sync: Discarding temporary DB in background"
                 );
+                // An error is logged, and the old data is served.
+                let _ = replicas::follow_appendonly(core, false);
             }
         }
     }

@@ -4,7 +4,6 @@ mod costs;
 mod lent_values;
 mod memory_after_use;
 mod migrate;
-mod redis_rs;
 mod robustness;
 mod slow_readers;
 mod tls;

@@ -82,6 +82,38 @@ fn locks_are_back_after_a_restart_and_fences_go_on_growing() {
     }
 }
 
+/// The fence of a permit that is granted.
+fn permitted(client: &mut Client, line: &str) -> i64 {
+    match client.call(&words(line)) {
+        Reply::Array(items) => match items[..] {
+            [Reply::Array(_), Reply::Integer(fence), _] => fence,
+            _ => panic!("{line}: not granted: {items:?}"),
+        },
+        reply => panic!("{line}: {reply:?}"),
+    }
+}
+
+/// The time does not help: it starts again within a second.
+#[test]
+fn fences_of_semaphores_go_on_growing_after_a_restart() {
+    for lines in [&["appendonly yes"][..], &["appendonly yes", "aof-use-rdb-preamble no"], &[]] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let server = start(dir.path(), lines);
+        let mut client = server.connect();
+        permitted(&mut client, "SEM.ACQUIRE kept alice LIMIT 2 PX 60000");
+        let last = permitted(&mut client, "SEM.ACQUIRE gone bob LIMIT 2 PX 60000");
+        let permit = format!("SEM.RELEASE gone bob#{last}#1");
+        assert_eq!(integer(&mut client, &permit), 1);
+        client.call(&if lines.is_empty() { ["SAVE"] } else { ["PING"] });
+        drop(server);
+
+        let server = start(dir.path(), lines);
+        let mut client = server.connect();
+        let next = permitted(&mut client, "SEM.ACQUIRE other carol LIMIT 2 PX 60000");
+        assert!(next > last, "{lines:?}: {next} after {last}");
+    }
+}
+
 /// Makes `replica` follow `primary`, and waits for the link. Returns a client of the replica.
 fn following(replica: &TestServer, primary: &TestServer) -> Client {
     let port = primary.address.port().to_string();

@@ -45,7 +45,7 @@ fn a_file_that_redis_8_6_has_rewritten_is_taken() {
     let text = include_str!("../../data/config-rewritten-8.6.3.conf");
     let config = Config::from_text(text.as_bytes()).expect("a configuration");
     assert!(text.contains("maxmemory-policy allkeys-lrm"));
-    assert!(config.maxmemory_policy.is_lru());
+    assert!(config.maxmemory_policy.uses_time());
     assert_eq!((config.lookahead, config.stream_idmp_maxsize), (20, 50));
 }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::ports::free_port;
-use crate::support::{number_from, seed, wait_for};
+use crate::support::{Client, Reply, number_from, seed, wait_for};
 
 /// How often each program is killed. `BACKUP_KILLS` chooses another number.
 const KILLS: u64 = 20;
@@ -29,31 +29,28 @@ impl Server {
         let child = command.spawn().expect("the server starts");
         let server = Server { child, port };
         wait_for("the server", || {
-            let pong: redis::RedisResult<String> =
-                redis::cmd("PING").query(&mut server.try_connect()?);
-            pong.ok()
+            Client::try_connect(([127, 0, 0, 1], port).into()).ok()?.if_served()
         });
         server
     }
 
-    fn try_connect(&self) -> Option<redis::Connection> {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{}/", self.port));
-        client.expect("an address").get_connection().ok()
+    fn connect(&self) -> Client {
+        Client::connect(([127, 0, 0, 1], self.port).into())
     }
 
-    fn ask<T: redis::FromRedisValue>(&self, request: &str) -> T {
-        let mut words = request.split(' ');
-        let mut command = redis::cmd(words.next().expect("a command"));
-        words.for_each(|word| _ = command.arg(word));
-        command.query(&mut self.try_connect().expect("a connection")).expect("an answer")
+    fn ask(&self, line: &str) -> Reply {
+        self.connect().ask(line)
+    }
+
+    fn size(&self) -> i64 {
+        self.ask("DBSIZE").number()
     }
 
     /// Sets keys by a script: DEBUG POPULATE does not go to the append-only file.
-    fn fill(&self, keys: u64) {
+    fn fill(&self, keys: i64) {
         let script = "for i = 1, ARGV[1] do redis.call('SET', 'old:' .. i, i) end";
-        let mut connection = self.try_connect().expect("a connection");
-        let filled = redis::cmd("EVAL").arg(script).arg(0).arg(keys).query(&mut connection);
-        let (): () = filled.expect("the keys are set");
+        let filled = self.connect().call(&["EVAL", script, "0", &keys.to_string()]);
+        assert_eq!(filled, Reply::NullBulk);
     }
 }
 
@@ -120,8 +117,8 @@ fn check_contents(file: &Path) {
     let dir = tempfile::tempdir().expect("a folder");
     succeed(&mut restore(file, dir.path()));
     let server = Server::start(dir.path(), &[]);
-    let (a, b): (Option<u64>, Option<u64>) = server.ask("MGET a b");
-    assert_eq!(a, b);
+    let counters = server.ask("MGET a b").items();
+    assert_eq!(counters[0], counters[1]);
 }
 
 #[test]
@@ -130,16 +127,15 @@ fn a_backup_beside_writes_is_complete_or_not_there_whenever_it_is_killed() {
     let (dir, folder) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir());
     let folder = folder.expect("a folder");
     let server = Server::start(dir.path(), &[]);
-    let _: String = server.ask("DEBUG POPULATE 20000 key 200");
+    server.ask("DEBUG POPULATE 20000 key 200");
     let ends = Arc::new(AtomicBool::new(false));
-    let (mut writes, stop) = (server.try_connect().expect("a connection"), ends.clone());
+    let (mut writes, stop) = (server.connect(), ends.clone());
     let writer = std::thread::spawn(move || {
-        let mut count = 0u64;
+        let mut count = 0;
         while !stop.load(Ordering::Relaxed) {
-            let mut pipe = redis::pipe();
-            pipe.atomic().cmd("INCR").arg("a").ignore().cmd("INCR").arg("b").ignore();
-            pipe.query::<()>(&mut writes).expect("a write");
+            let executed = writes.ask_all(&["MULTI", "INCR a", "INCR b", "EXEC"]).pop();
             count += 1;
+            assert_eq!(executed, Some(Reply::Array(vec![Reply::Integer(count); 2])));
         }
         count
     });
@@ -150,10 +146,11 @@ fn a_backup_beside_writes_is_complete_or_not_there_whenever_it_is_killed() {
     let mut killed = 0;
     for _ in 0..kills * 5 {
         let time = whole.mul_f64(random.f64());
-        match kill_after(&mut backup(server.port, folder.path()), time) {
-            true => killed += 1,
+        if kill_after(&mut backup(server.port, folder.path()), time) {
+            killed += 1;
+        } else {
             // It takes less time than then, when the machine had more to do.
-            false => whole = whole.mul_f64(0.8),
+            whole = whole.mul_f64(0.8);
         }
         if killed == kills {
             break;
@@ -185,7 +182,7 @@ fn a_restore_leaves_the_old_data_or_the_new_whenever_it_is_killed() {
     let folder = tempfile::tempdir().expect("a folder");
     let source = tempfile::tempdir().expect("a folder");
     let server = Server::start(source.path(), &[]);
-    let _: String = server.ask("DEBUG POPULATE 20000 new 100");
+    server.ask("DEBUG POPULATE 20000 new 100");
     succeed(&mut backup(server.port, folder.path()));
     drop(server);
     let file = snapshots(folder.path()).pop().expect("a snapshot");
@@ -193,7 +190,7 @@ fn a_restore_leaves_the_old_data_or_the_new_whenever_it_is_killed() {
     let options = ["--appendonly", "yes"];
     let mut server = Server::start(dir.path(), &options);
     server.fill(3000);
-    let mut expected = 3000u64;
+    let mut expected = 3000;
     let refused = fail(&mut restore(&file, dir.path()));
     assert!(refused.contains("stop it first") || refused.contains("Another server"), "{refused}");
     drop(server);
@@ -212,16 +209,16 @@ fn a_restore_leaves_the_old_data_or_the_new_whenever_it_is_killed() {
             false => whole = whole.min(time),
         }
         server = Server::start(dir.path(), &options);
-        let keys: u64 = server.ask("DBSIZE");
+        let keys = server.size();
         assert!(keys == expected || keys == 20_000, "{keys} instead of {expected}");
         seen[usize::from(keys == 20_000)] += 1;
         if keys == 20_000 {
-            let _: String = server.ask("FLUSHALL");
-            expected = 2000 + random.u64(..1000);
+            server.ask("FLUSHALL");
+            expected = 2000 + random.i64(..1000);
             server.fill(expected);
         }
-        let _: String = server.ask("SET written here");
-        expected = server.ask("DBSIZE");
+        server.ask("SET written here");
+        expected = server.size();
         drop(server);
         if killed >= kills {
             break;
@@ -230,7 +227,7 @@ fn a_restore_leaves_the_old_data_or_the_new_whenever_it_is_killed() {
     assert!(killed >= kills, "{killed}");
     succeed(&mut restore(&file, dir.path()));
     let server = Server::start(dir.path(), &options);
-    assert_eq!(server.ask::<u64>("DBSIZE"), 20_000);
+    assert_eq!(server.size(), 20_000);
     let log = std::fs::read_to_string(dir.path().join("log")).expect("a log");
     let last = log.rsplit("Latchkey is starting").next().expect("the last start");
     assert!(!last.contains("is not loaded"), "{last}");
@@ -242,15 +239,15 @@ fn a_start_tells_of_a_dump_that_it_does_not_load() {
     let source = source.expect("a folder");
     let options = ["--appendonly", "yes"];
     let server = Server::start(dir.path(), &options);
-    let _: String = server.ask("SET a 1");
+    server.ask("SET a 1");
     drop(server);
     let other = Server::start(source.path(), &[]);
-    let _: String = other.ask("DEBUG POPULATE 100");
-    let _: String = other.ask("SAVE");
+    other.ask("DEBUG POPULATE 100");
+    other.ask("SAVE");
     drop(other);
     std::fs::copy(source.path().join("dump.rdb"), dir.path().join("dump.rdb")).expect("a copy");
     let server = Server::start(dir.path(), &options);
-    assert_eq!(server.ask::<u64>("DBSIZE"), 1);
+    assert_eq!(server.size(), 1);
     drop(server);
     let log = std::fs::read_to_string(dir.path().join("log")).expect("a log");
     assert!(
@@ -260,7 +257,7 @@ fn a_start_tells_of_a_dump_that_it_does_not_load() {
     // The line's own remedy.
     succeed(&mut restore(&dir.path().join("dump.rdb"), dir.path()));
     let server = Server::start(dir.path(), &options);
-    assert_eq!(server.ask::<u64>("DBSIZE"), 100);
+    assert_eq!(server.size(), 100);
 }
 
 #[test]
@@ -269,7 +266,7 @@ fn a_password_comes_from_the_environment_or_an_option() {
     let folder = folder.expect("a folder");
     let acl = ["--user", "saver", "on", ">s3", "-@all", "+psync", "+replconf", "+ping"];
     let server = Server::start(dir.path(), &acl);
-    let _: String = server.ask("CONFIG SET requirepass s2");
+    server.ask("CONFIG SET requirepass s2");
     let refused = fail(&mut backup(server.port, folder.path()));
     assert!(refused.contains("NOAUTH"), "{refused}");
     let refused = fail(backup(server.port, folder.path()).args(["--pass", "wrong"]));

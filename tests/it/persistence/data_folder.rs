@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::support::{copy_folder, number_from, wait_for};
+use crate::support::{Client, Reply, copy_folder, number_from, wait_for};
 
 const SEEDS: u64 = 3;
 const ROUNDS: usize = 8;
@@ -39,7 +39,7 @@ enum Expected {
 
 struct Running {
     child: Child,
-    connection: redis::Connection,
+    client: Client,
 }
 
 struct Run {
@@ -150,17 +150,13 @@ impl Run {
     }
 
     /// What the server answers, as text. Err: an error.
-    fn ask(&mut self, text: &str) -> Result<String, String> {
-        let mut words = text.split(' ');
-        let mut command = redis::cmd(words.next().unwrap_or_default());
-        words.for_each(|word| _ = command.arg(word));
+    fn ask(&mut self, line: &str) -> Result<String, String> {
         let server = self.server.as_mut().expect("it runs");
-        match command.query::<redis::Value>(&mut server.connection) {
-            Ok(redis::Value::Nil) => Ok(String::new()),
-            Ok(redis::Value::Okay) => Ok("OK".into()),
-            Ok(redis::Value::BulkString(bytes)) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
-            Ok(other) => Ok(format!("{other:?}")),
-            Err(error) => Err(error.to_string()),
+        match server.client.try_ask(line) {
+            Some(Reply::NullBulk) => Ok(String::new()),
+            Some(error @ Reply::Error(_)) => Err(error.error()),
+            Some(reply) => Ok(reply.text()),
+            None => Err("the connection has ended".into()),
         }
     }
 
@@ -227,17 +223,14 @@ impl Run {
             .stderr(Stdio::from(output))
             .spawn()
             .expect("the program starts");
-        let client = redis::Client::open(format!("unix://{}", socket.display())).expect("a path");
         let started = wait_for("a start or a refusal", || {
             if child.try_wait().expect("a child").is_some() {
                 return Some(None);
             }
-            let mut connection = client.get_connection().ok()?;
-            redis::cmd("PING").query::<String>(&mut connection).ok()?;
-            Some(Some(connection))
+            Some(Some(Client::try_connect_unix(&socket).ok()?.if_served()?))
         });
         match started {
-            Some(connection) => Ok(Running { child, connection }),
+            Some(client) => Ok(Running { child, client }),
             None => {
                 let read = |name: &str| std::fs::read(aside(name)).unwrap_or_default();
                 let said = [read("log"), read("output")].concat();
@@ -254,7 +247,7 @@ impl Run {
         } else {
             self.note("SHUTDOWN".into());
             // The connection ends instead of an answer.
-            let _ = redis::cmd("SHUTDOWN").arg("NOSAVE").query::<()>(&mut server.connection);
+            server.client.try_ask("SHUTDOWN NOSAVE");
         }
         server.child.wait().expect("it ends");
     }

@@ -72,7 +72,7 @@ fn others_are_told_that_the_data_is_being_loaded() {
         }
         let refused = "(error) EXECABORT Transaction discarded because of: LOADING Redis is loading the dataset in memory";
         assert_eq!(show(&mut queuing, "EXEC"), refused);
-        assert_eq!(show(&mut other, "CONFIG SET appendonly no"), LOADING);
+        assert_eq!(show(&mut other, "CONFIG SET repl-diskless-load disabled"), LOADING);
         assert_eq!(show(&mut other, "CLIENT SETNAME other"), "OK");
         assert_eq!(info(&mut other, "async_loading"), "0");
         let mut bytes = |field| info(&mut other, field).parse::<u64>().expect("bytes");
@@ -82,6 +82,28 @@ fn others_are_told_that_the_data_is_being_loaded() {
         assert_eq!(show(&mut other, "DBSIZE"), "(integer) 20001");
         assert_eq!(show(&mut queuing, "PING"), "PONG");
     }
+}
+
+#[test]
+fn the_append_only_file_can_be_switched_during_loading_and_is_after_it() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let server = start(dir.path(), &[]);
+    let mut client = server.connect();
+    show(&mut client, &format!("DEBUG POPULATE {KEYS}"));
+    let aof = |client: &mut Client| info(client, "aof_enabled");
+    for (word, wanted) in [("yes", "1"), ("no", "0"), ("yes", "1")] {
+        let mut other = begin(&server, &mut client, "DEBUG RELOAD");
+        assert_eq!(show(&mut other, &format!("CONFIG SET appendonly {word}")), "OK");
+        assert_ne!(aof(&mut other), wanted);
+        end(&mut other);
+        assert_eq!((next(&mut client), aof(&mut other)), ("OK".into(), wanted.into()));
+    }
+    wait_for("a rewrite", || (info(&mut client, "aof_rewrite_in_progress") == "0").then_some(()));
+    assert_eq!(show(&mut client, "SET k v"), "OK");
+    drop(server);
+    let server = start(dir.path(), &["appendonly yes"]);
+    let mut client = server.connect();
+    assert_eq!(show(&mut client, "DBSIZE"), "(integer) 20001");
 }
 
 #[test]

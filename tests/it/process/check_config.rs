@@ -403,17 +403,18 @@ fn what_the_check_passes_starts_and_what_it_refuses_does_not() {
 #[test]
 fn directives_without_effect_are_listed() {
     let fixtures = Fixtures::new();
-    let lines = "io-threads 4\nactivedefrag no\nio-threads 2\nlua-replicate-commands yes";
+    let lines = "io-threads 4\nactivedefrag yes\nio-threads 2\nlua-replicate-commands yes";
     let case = Case::new(&fixtures, &[&good(lines)]);
     let output = case.check(&[]);
     let wanted = "The configuration is in order\n\
-        Directives without effect in this server: io-threads, lua-replicate-commands\n";
+        Directives without effect in this server: io-threads, activedefrag, lua-replicate-commands\n";
     assert_eq!((text(&output.stdout), text(&output.stderr)), (wanted.to_owned(), String::new()));
     let json = text(&case.check(&["--json"]).stdout);
     let file = case.file.display();
     let listed = format!(
         "{{\"ok\":true,\"faults\":[],\"warnings\":[],\"without_effect\":[\
          {{\"directive\":\"io-threads\",\"file\":\"{file}\",\"line\":7}},\
+         {{\"directive\":\"activedefrag\",\"file\":\"{file}\",\"line\":6}},\
          {{\"directive\":\"lua-replicate-commands\",\"file\":\"{file}\",\"line\":8}}]}}\n"
     );
     assert_eq!(json, listed);

@@ -265,6 +265,14 @@ fn commands_that_are_new_become_old_ones() {
             ("ZMOVE m n MIN", "MULTI | ZADD n 1.5 a | ZREM m a | EXEC"),
             ("ZMOVEMEMBER m n c", ""),
             ("ZMOVEMEMBER m n b", "MULTI | ZADD n 2 b | ZREM m b | EXEC"),
+            ("ZADD m 7 a", "ZADD m 7 a"),
+            ("ZUNIONSTORE o 2 m n AGGREGATE COUNT", "ZADD o 1 b 2 a"),
+            (
+                "ZINTERSTORE o 2 m n WEIGHTS 2 .5 AGGREGATE COUNT",
+                "MULTI | DEL o | ZADD o 2.5 a | EXEC",
+            ),
+            ("ZUNIONSTORE o 1 missing AGGREGATE COUNT", "DEL o"),
+            ("ZUNIONSTORE o 1 missing AGGREGATE COUNT", ""),
             ("INCREX q", "SET q 1 KEEPTTL"),
             ("INCREX q BYINT 5 EX 5 ENX", "SET q 6 PXAT now+5000"),
             ("INCREX q BYFLOAT 0.5 EX 9 ENX", "SET q 6.5 KEEPTTL"),
@@ -626,6 +634,11 @@ fn readers_are_fields_with_deadlines() {
                 "LOCK.ACQUIRE jobs c PX 500",
                 &unit(&[&alone, "PEXPIREAT jobs now+1000", "HDEL jobs :r:c :mode"]),
             ),
+            (
+                "LOCK.DOWNGRADE jobs c",
+                &unit(&[&reader("c", first + 4, 1000, ""), "HDEL jobs c :since"]),
+            ),
+            ("LOCK.DOWNGRADE jobs c", ""),
             ("LOCK.BREAK jobs", "DEL jobs"),
         ],
     );
@@ -636,4 +649,38 @@ fn readers_are_fields_with_deadlines() {
     assert_eq!(taken(&server), "HDEL jobs :r:a");
     server.advance(10_000);
     assert_eq!(taken(&server), "DEL jobs");
+}
+
+#[test]
+fn semaphores_are_sorted_sets_that_end_with_their_last_permit_or_keep_a_limit() {
+    let (server, mut client) = start(&[]);
+    let fence = (1_700_000_000_u64 << 21) + 1;
+    let unit = |requests: &[&str]| format!("MULTI | {} | EXEC", requests.join(" | "));
+    let permits = format!("a#{fence}#1 a#{fence}#2");
+    let limit = |number: usize| format!("ZADD pool 9007199254740992 :limit#{number}");
+    let both = |ms: i64| format!("ZADD pool now+{ms} a#{fence}#1 now+{ms} a#{fence}#2");
+    check(
+        &server,
+        &mut client,
+        &[
+            (
+                "SEM.ACQUIRE pool a LIMIT 2 PX 1000 COUNT 2",
+                &unit(&[&both(1000), "PEXPIREAT pool now+1000"]),
+            ),
+            (
+                &format!("SEM.RENEW pool {permits} PX 2000 ALLORNONE"),
+                &unit(&[&both(2000), "PEXPIREAT pool now+2000"]),
+            ),
+            (&format!("SEM.RENEW pool {permits} x#1#1 PX 3000 ALLORNONE"), ""),
+            ("SEM.LIMIT pool 5", &unit(&[&limit(5), "PERSIST pool"])),
+            ("SEM.LIMIT pool 5", ""),
+            ("SEM.LIMIT pool 6", &unit(&["ZREM pool :limit#5", &limit(6)])),
+            (&format!("SEM.RENEW pool {permits} PX 3000"), &both(3000)),
+            ("SEM.LIMIT pool 0", &unit(&["ZREM pool :limit#6", "PEXPIREAT pool now+3000"])),
+            (&format!("SEM.RELEASE pool {permits} x#1#1 ALLORNONE"), ""),
+            (&format!("SEM.RELEASE pool {permits} ALLORNONE"), &format!("ZREM pool {permits}")),
+            ("SEM.LIMIT pool 5", &limit(5)),
+            ("SEM.LIMIT pool 0", "ZREM pool :limit#5"),
+        ],
+    );
 }

@@ -35,8 +35,8 @@ const MORE: &str = "
 *2 SWAPDB 0|1|2 0|1|2
 *2 MOVE k 0|1|2
 *2 INCRBYFLOAT t d
-ZUNIONSTORE z 2 z z|s WEIGHTS p p [ AGGREGATE SUM|MIN|MAX ]
-ZINTERSTORE z 2 z z|s WEIGHTS p p [ AGGREGATE SUM|MIN|MAX ]
+ZUNIONSTORE z 2 z z|s WEIGHTS p p [ AGGREGATE SUM|MIN|MAX|COUNT ]
+ZINTERSTORE z 2 z z|s WEIGHTS p p [ AGGREGATE SUM|MIN|MAX|COUNT ]
 *6 EVAL local(r)=redis.call('SPOP',KEYS[1])redis.call('APPEND',KEYS[2],tostring(r))return(r) 2 s t
 *4 EVAL redis.call('SET',KEYS[1],redis.call('TIME')[2])return(redis.pcall(unpack(ARGV))) 1 t LPUSH l v v
 *4 EVAL redis.call('RPUSH',KEYS[1],1,2)return(redis.call('GET',KEYS[1])) 1 l

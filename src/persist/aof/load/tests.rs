@@ -59,8 +59,12 @@ fn folder(base: &[u8], increments: &[&str]) -> (ModelDisk, AofFolder) {
 }
 
 fn load(folder: &AofFolder, may_cut: bool) -> (Result<Loaded, String>, Vec<String>) {
+    load_with(folder, Cuts { truncated: may_cut, ..Cuts::NONE })
+}
+
+fn load_with(folder: &AofFolder, cuts: Cuts) -> (Result<Loaded, String>, Vec<String>) {
     let mut notes = Notes::default();
-    let result = folder.load(may_cut, &mut notes).map_err(|error| error.to_string());
+    let result = folder.load(cuts, &mut notes).map_err(|error| error.to_string());
     (result, notes.0)
 }
 
@@ -121,6 +125,44 @@ fn a_last_file_cut_short_is_truncated_if_that_is_allowed() {
         );
         assert!(error.contains("whole up to offset 27 of"), "{error}");
     }
+}
+
+#[test]
+fn damage_at_the_end_is_cut_off_up_to_the_permitted_size() {
+    for (tail, kind) in [
+        (format!("!!!{GOOD}"), "Expected prefix '*', got: '!' at offset 27"),
+        (format!("{MULTI}{GOOD}!"), "Expected prefix '*', got: '!' at offset 69"),
+        (GOOD.replace("$3", "#3"), "Expected prefix '$', got: '#' at offset 31"),
+    ] {
+        let damaged = format!("{GOOD}{tail}");
+        let allow = |corrupt_bytes_max| Cuts { truncated: false, corrupt_bytes_max };
+        let (disk, folder) = folder(b"", &[GOOD, &damaged, ""]);
+        let path = Path::new("/aof/a.2.incr.aof");
+        for cuts in [allow(tail.len() as u64 - 1), Cuts { truncated: true, ..Cuts::NONE }] {
+            let error = load_with(&folder, cuts).0.unwrap_err();
+            assert!(error.contains("Bad file format reading the append only file a.2"), "{error}");
+            let hint = format!("max-size' configuration option to {} and", tail.len());
+            assert!(error.contains(&hint), "{error}");
+            assert_eq!(disk.bytes(path).unwrap(), damaged.as_bytes());
+        }
+        let (result, notes) = load_with(&folder, allow(tail.len() as u64));
+        let loaded = result.unwrap();
+        assert_eq!((loaded.bytes, loaded.warnings.len()), (54, 3));
+        assert_eq!(loaded.warnings[0], format!("!!! Warning: corrupt AOF file tail!!! {kind}"));
+        assert!(loaded.warnings[1].starts_with("!!! Truncating the AOF a.2.incr.aof at offset 27"));
+        assert!(notes.iter().any(|note| note == "abandoned"), "{notes:?}");
+        assert_eq!(disk.bytes(path).unwrap(), GOOD.as_bytes());
+    }
+}
+
+#[test]
+fn damage_before_the_last_file_is_never_cut_off() {
+    let damaged = format!("{GOOD}!");
+    let (disk, folder) = folder(b"", &[&damaged, GOOD]);
+    let cuts = Cuts { truncated: true, corrupt_bytes_max: u64::MAX };
+    let error = load_with(&folder, cuts).0.unwrap_err();
+    assert!(error.contains("Bad file format") && !error.contains("max-size"), "{error}");
+    assert_eq!(disk.bytes(Path::new("/aof/a.1.incr.aof")).unwrap(), damaged.as_bytes());
 }
 
 #[test]

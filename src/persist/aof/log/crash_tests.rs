@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::*;
 use crate::clock::{Clock, ManualClock, UnixMillis};
 use crate::persist::aof::folder::BaseFormat;
-use crate::persist::aof::load::Sink;
+use crate::persist::aof::load::{Cuts, Sink};
 use crate::persist::aof::reader::Request;
 use crate::sys::disk::model::{Death, Fault, ModelDisk};
 use crate::sys::disk::{Disk, DiskReader, write_all};
@@ -144,7 +144,7 @@ impl Life {
         let (mut folder, dir) = open_current(disk, dir)?;
         folder.take_over_single_file()?;
         let mut row = Row::default();
-        let loaded = folder.load(true, &mut row)?;
+        let loaded = folder.load(Cuts { truncated: true, corrupt_bytes_max: 0 }, &mut row)?;
         let loaded_units = base(row.units);
         let current =
             folder.open_at_start(BaseFormat::Aof, |file| write_all(file, &loaded_units))?;
