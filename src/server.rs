@@ -286,7 +286,7 @@ impl Server {
         let state = &self.core.state;
         let is_long = state.stats.timing.last_turn_us() >= LONG_TURN_US;
         let due = || cluster::due(state).min(moving::due(state)).min(slots::due(state));
-        is_long && (!state.clients.to_read.is_empty() || due() == Due::NOW)
+        is_long && (!state.clients.queues.to_read.is_empty() || due() == Due::NOW)
     }
 
     /// How long to wait for events: until a key may be due, a timeout, or the periodic work.
@@ -317,7 +317,7 @@ impl Server {
         let Core { state, keyspace, .. } = &self.core;
         let pending = &state.net.pending;
         self.expire_again
-            || !state.clients.to_read.is_empty()
+            || !state.clients.queues.to_read.is_empty()
             || !pending.resumed.is_empty()
             || !pending.handshakes.is_empty()
             || !pending.accept_again.is_empty()

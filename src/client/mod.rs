@@ -5,15 +5,16 @@
 //! done in one place, at the end of the turn.
 //!
 //! `life` is the stage of a client's life, the reason why its requests wait, and the replies that
-//! it gets; `readiness` states whether the client can be read and its output be sent. `waits` has
-//! all waits, and `acks` those for replicas; `tracking` and `transaction` are the state that a
-//! client has only while it tracks, or is within MULTI; `field_sets` is that of HIMPORT. `handed`
-//! keeps what is on its way to a client.
+//! it gets; `readiness` states whether the client can be read and its output be sent; `queues` are
+//! the lists of clients to be read, flushed or closed. `waits` has all waits, and `acks` those for
+//! replicas; `tracking` and `transaction` are the state that a client has only while it tracks, or
+//! is within MULTI; `field_sets` is that of HIMPORT. `handed` keeps what is on its way to a client.
 
 pub mod acks;
 pub mod field_sets;
 pub mod handed;
 pub mod life;
+pub mod queues;
 pub mod readiness;
 pub mod tracking;
 pub mod transaction;
@@ -38,6 +39,7 @@ use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::Parser;
 use field_sets::FieldSets;
 use life::{Life, Replies, Suspension};
+use queues::Queues;
 use readiness::{InputState, LogWait, Writability};
 use tracking::ClientTracking;
 use transaction::{Transaction, Watching};
@@ -362,6 +364,13 @@ impl Client {
         self.set_replies(self.replies.after_request(true));
     }
 
+    /// Counts a command that has run.
+    #[inline]
+    pub fn count_command(&mut self, command: CommandId) {
+        self.last_command = Some(command);
+        self.commands += 1;
+    }
+
     fn note_full_checks(&mut self) {
         let is_needed = self.is_closing_now() || self.replies != Replies::default();
         self.flags.set(ClientFlags::CLOSING_OR_MUTED, is_needed);
@@ -442,18 +451,12 @@ pub struct Clients {
     last_replies: Vec<ClientId>,
     /// Clients closed in this turn that were sent all their output: what they were given is theirs.
     pub informed: HashSet<ClientId>,
-    /// Clients to be read in the next turn, as the system will not announce them again.
-    pub to_read: Vec<ClientId>,
-    /// Clients with new output in this turn.
-    pub to_flush: Vec<ClientId>,
-    /// Clients that exceeded their soft output limit. May hold duplicates.
-    pub over_soft_limit: Vec<ClientId>,
-    /// Empty output buffers for reuse.
-    pub spare_buffers: Vec<Vec<u8>>,
+    pub queues: Queues,
     /// Storage of an ended transaction for reuse.
     pub spare_transaction: Option<Box<Transaction>>,
-    /// Clients to be closed at the end of the turn. May hold duplicates.
-    pub to_close: Vec<ClientId>,
+    /// Look-ups of a client, for the test that counts them.
+    #[cfg(test)]
+    pub look_ups: std::cell::Cell<usize>,
 }
 
 impl Clients {
@@ -473,45 +476,58 @@ impl Clients {
         self.last_number
     }
 
+    #[inline(always)]
+    fn note_look_up(&self) {
+        #[cfg(test)]
+        self.look_ups.update(|count| count + 1);
+    }
+
     /// The client, unless it is gone.
     #[inline]
     pub fn get_mut(&mut self, id: ClientId) -> Option<&mut Client> {
+        self.get_with_queues(id).map(|(client, _)| client)
+    }
+
+    /// The client, unless it is gone, and the queues in which it can be put.
+    #[inline]
+    pub fn get_with_queues(&mut self, id: ClientId) -> Option<(&mut Client, &mut Queues)> {
+        self.note_look_up();
         match self.slab.get_mut(id.slot as usize) {
-            Some(client) if client.id == id => Some(client),
+            Some(client) if client.id == id => Some((client, &mut self.queues)),
             _ => None,
         }
     }
 
-    /// As [`Self::get_mut`], with a spare buffer for its output if it has none.
+    /// The client, unless it is gone, with a spare buffer for its output if it has none.
     #[inline]
     pub fn get_with_buffer(&mut self, id: ClientId) -> Option<&mut Client> {
-        let client = self.slab.get_mut(id.slot as usize).filter(|client| client.id == id)?;
-        if client.output.capacity() == 0
-            && let Some(storage) = self.spare_buffers.pop()
-        {
-            client.output.give_storage(storage);
-        }
+        let (client, queues) = self.get_with_queues(id)?;
+        queues.give_spare(client);
         Some(client)
     }
 
     /// As [`Self::get_with_buffer`], and flushes the client at the end of this turn.
     #[inline]
     pub fn get_to_push(&mut self, id: ClientId) -> Option<&mut Client> {
-        self.flush_later(id);
-        self.get_with_buffer(id)
+        let (client, queues) = self.get_with_queues(id)?;
+        queues.flush_later(client);
+        queues.give_spare(client);
+        Some(client)
     }
 
     pub fn get(&self, id: ClientId) -> Option<&Client> {
+        self.note_look_up();
         match self.slab.get(id.slot as usize) {
             Some(client) if client.id == id => Some(client),
             _ => None,
         }
     }
 
-    /// The client in a slot.
+    /// The client in a slot, and the queues in which it can be put.
     #[inline]
-    pub fn at_slot(&mut self, slot: usize) -> Option<&mut Client> {
-        self.slab.get_mut(slot).map(|client| &mut **client)
+    pub fn at_slot(&mut self, slot: usize) -> Option<(&mut Client, &mut Queues)> {
+        self.note_look_up();
+        self.slab.get_mut(slot).map(|client| (&mut **client, &mut self.queues))
     }
 
     /// The client with this number.
@@ -533,6 +549,7 @@ impl Clients {
 
     /// Suspends a client. False: it is gone.
     pub fn suspend(&mut self, id: ClientId, suspension: Suspension) -> bool {
+        self.note_look_up();
         let Some(client) = self.slab.get_mut(id.slot as usize).filter(|client| client.id == id)
         else {
             return false;
@@ -544,6 +561,7 @@ impl Clients {
 
     /// Ends a client's suspension.
     pub fn release(&mut self, id: ClientId) {
+        self.note_look_up();
         let Some(client) = self.slab.get_mut(id.slot as usize).filter(|client| client.id == id)
         else {
             return;
@@ -598,6 +616,7 @@ impl Clients {
     }
 
     fn count_as(&mut self, id: ClientId, memory: usize) {
+        self.note_look_up();
         let Some(client) = self.slab.get_mut(id.slot as usize).filter(|client| client.id == id)
         else {
             return;
@@ -632,7 +651,7 @@ impl Clients {
     pub fn close(&mut self, id: ClientId) {
         if let Some(client) = self.get_mut(id) {
             client.set_life(Life::ClosingNow);
-            self.to_close.push(id);
+            self.queues.to_close.push(id);
             self.note_eviction(id);
         }
     }
@@ -668,33 +687,21 @@ impl Clients {
     /// Whether clients are closed after some time: those that leave their last replies unread or
     /// exceed a soft limit.
     pub fn has_overdue(&self) -> bool {
-        !self.last_replies.is_empty() || !self.over_soft_limit.is_empty()
-    }
-
-    /// Frees spare output buffers larger than `bytes`.
-    pub fn drop_spare_buffers(&mut self, bytes: usize) {
-        self.spare_buffers.retain(|buffer| buffer.capacity() <= bytes);
+        !self.last_replies.is_empty() || !self.queues.over_soft_limit.is_empty()
     }
 
     /// Queues a client to be read in the next turn.
     pub fn read_later(&mut self, id: ClientId) {
-        if let Some(client) = self.get_mut(id)
-            && !client.reading.is_queued
-            && !client.is_closing()
-        {
-            client.reading.is_queued = true;
-            self.to_read.push(id);
+        if let Some((client, queues)) = self.get_with_queues(id) {
+            queues.read_later(client);
         }
     }
 
     /// Queues a client to be flushed at the end of this turn.
     #[inline]
     pub fn flush_later(&mut self, id: ClientId) {
-        if let Some(client) = self.get_mut(id)
-            && !client.is_flush_queued
-        {
-            client.is_flush_queued = true;
-            self.to_flush.push(id);
+        if let Some((client, queues)) = self.get_with_queues(id) {
+            queues.flush_later(client);
         }
     }
 }

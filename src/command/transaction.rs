@@ -95,11 +95,8 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
     let gathered = ctx.core.state.effects.gather(true);
     let mut last = Outcome::Replied;
     let protocol = ctx.reply.protocol();
-    let mut gate = Gate {
-        core: ctx.core,
-        caller: ctx.caller,
-        reply: ReplyWriter::new(ctx.reply.output(), protocol),
-    };
+    let reply = ReplyWriter::new(ctx.reply.output(), protocol);
+    let mut gate = Gate::new(ctx.core, ctx.caller, reply);
     for (command, args, prehashed) in transaction.requests() {
         let command = gate.core.state.commands.get(command);
         let request = Request { args, command: Some(command), prehashed };

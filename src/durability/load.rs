@@ -474,7 +474,7 @@ fn run_request(
 ) -> Result<(), String> {
     let request = Request { args, command: looked_up.command, prehashed: looked_up.prehashed() };
     let reply = ReplyWriter::new(output, Protocol::Resp2);
-    let mut gate = Gate { core, caller: Caller::Load, reply };
+    let mut gate = Gate::new(core, Caller::Load, reply);
     let ran = gate.run_trusted(&request);
     ran.map_err(|error| match request.command {
         None => {

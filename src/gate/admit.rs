@@ -643,7 +643,7 @@ mod tests {
                 let request = Request { args, command, prehashed: Default::default() };
                 let caller = Caller::Load;
                 // It does not matter whether the request is refused, fails or runs.
-                let _ = Gate { core: &mut core, caller, reply }.run_trusted(&request);
+                let _ = Gate::new(&mut core, caller, reply).run_trusted(&request);
             }
         }
     }

@@ -137,7 +137,7 @@ fn evict_for_a_while(core: &mut Core) -> Room {
     }
     // Empty buffers are freed before keys: otherwise, buffers that have sent messages about evicted
     // keys would cost further keys.
-    core.state.clients.drop_spare_buffers(SPARE_BYTES_KEPT);
+    core.state.clients.queues.drop_spare_buffers(SPARE_BYTES_KEPT);
     if !is_over(core) {
         return Room::Enough;
     }

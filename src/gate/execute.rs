@@ -37,11 +37,9 @@ pub use crate::gate::request::{Call, Gate, Ran, Request};
 const MAY_WRITE: Flags = Flags::WRITE.union(Flags::MAY_REPLICATE).union(Flags::ADMIN);
 
 impl Gate<'_> {
-    /// Runs one request of a client and writes its reply.
+    /// Runs one request of a client, which has these flags, and writes its reply.
     #[inline]
-    pub fn execute(&mut self, request: &Request<'_>) -> Ran {
-        let Some(client) = self.client() else { return Ran::Closes };
-        let flags = client.flags;
+    pub fn execute(&mut self, request: &Request<'_>, flags: ClientFlags) -> Ran {
         let checked = ClientFlags::NEEDS_FULL_CHECKS.difference(ClientFlags::IN_TRANSACTION);
         let is_quiet = flags & (checked | ClientFlags::AUTHENTICATED) == ClientFlags::AUTHENTICATED;
         // For most requests this one condition replaces the checks of `run`.
@@ -134,13 +132,11 @@ impl Gate<'_> {
     /// Runs a request whose reply is discarded.
     fn run_muted(&mut self, request: &Request<'_>) -> Ran {
         let mut unheard = OutputBuffer::with_limit_of(self.reply.output());
-        let mut gate = Gate {
-            core: self.core,
-            caller: self.caller,
-            reply: ReplyWriter::new(&mut unheard, self.reply.protocol()),
-        };
+        let reply = ReplyWriter::new(&mut unheard, self.reply.protocol());
+        let mut gate = Gate::new(self.core, self.caller, reply);
         let ran = gate.run(request);
         let protocol = gate.reply.protocol();
+        self.uncounted = gate.uncounted;
         self.reply.set_protocol(protocol);
         if let Some(id) = self.caller.client()
             && let Some(client) = self.core.state.clients.get_mut(id)
@@ -590,9 +586,10 @@ impl Gate<'_> {
             let replied = self.reply.output().len().saturating_sub(before);
             note(state, self.caller, call, (nanoseconds, replied));
         }
-        if let Some(client) = self.client() {
-            client.last_command = Some(command.id);
-            client.commands += 1;
+        if call.origin == Origin::Client {
+            self.uncounted = Some(command.id);
+        } else if let Some(client) = self.client() {
+            client.count_command(command.id);
         }
     }
 }

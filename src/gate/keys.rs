@@ -568,7 +568,7 @@ mod tests {
             take_looked_up();
             let asked =
                 Request { args, command: TABLE.find(args.get(0)), prehashed: Default::default() };
-            let ran = Gate { core: &mut core, caller: Caller::Load, reply }.run_trusted(&asked);
+            let ran = Gate::new(&mut core, Caller::Load, reply).run_trusted(&asked);
             let looked_up = take_looked_up();
             core.keyspace.delete_found_expired();
             let mut strangers =

@@ -240,6 +240,14 @@ pub fn output_limit(config: &Config, flags: ClientFlags) -> usize {
     }
 }
 
+/// Whether limits count any of a client's output, or did at the last check.
+pub fn counts_output(client: &Client) -> bool {
+    client.output.len() > OUTPUT_UNCOUNTED_MAX
+        || client.output.is_cut()
+        || client.replica.is_some()
+        || client.over_soft_limit_since_us.is_some()
+}
+
 /// Closes a client whose unsent output exceeds its class's limit, or was dropped at that limit.
 pub fn check_output_limit(state: &mut State, id: ClientId) {
     let Some(client) = state.clients.get_mut(id) else {
@@ -260,7 +268,7 @@ pub fn check_output_limit(state: &mut State, id: ClientId) {
         limit.is_exceeded(used, &mut client.over_soft_limit_since_us, state.now.boot_us);
     let is_over = is_exceeded || client.output.is_cut();
     if since_us.is_none() && client.over_soft_limit_since_us.is_some() {
-        state.clients.over_soft_limit.push(id);
+        state.clients.queues.over_soft_limit.push(id);
     }
     let over_unauthenticated =
         used > OUTPUT_UNAUTHENTICATED_MAX as u64 && state.needs_password(flags);

@@ -1,6 +1,7 @@
 //! A request, the context in which it runs, and the outcome for its sender.
 
 use crate::client::waits::{Answer, Wait};
+use crate::ids::CommandId;
 use crate::resp::args::{Args, Prehashed};
 use crate::resp::reply::ReplyWriter;
 use crate::state::Core;
@@ -81,4 +82,13 @@ pub struct Gate<'a> {
     pub core: &'a mut Core,
     pub caller: Caller,
     pub reply: ReplyWriter<'a>,
+    /// A command that has run for a client, and is not counted there yet: the sender of the request
+    /// has to look the client up anyway.
+    pub uncounted: Option<CommandId>,
+}
+
+impl<'a> Gate<'a> {
+    pub fn new(core: &'a mut Core, caller: Caller, reply: ReplyWriter<'a>) -> Self {
+        Gate { core, caller, reply, uncounted: None }
+    }
 }

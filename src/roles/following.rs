@@ -934,7 +934,7 @@ fn run_request(core: &mut Core, args: Args<'_>, ahead: Option<LookedUp>) {
     let command = looked_up.command;
     let mut output = OutputBuffer::default();
     let reply = ReplyWriter::new(&mut output, Protocol::Resp2);
-    let mut gate = Gate { core, caller: Caller::Primary, reply };
+    let mut gate = Gate::new(core, Caller::Primary, reply);
     let request = Request { args, command, prehashed: looked_up.prehashed() };
     let ran = gate.run_trusted(&request);
     if let (true, Some(command)) = (core.state.is_monitored(), command) {

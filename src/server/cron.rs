@@ -168,7 +168,7 @@ impl Server {
 
     /// Closes clients that exceed their soft output limit for too long.
     fn check_soft_limits(&mut self) {
-        let mut over = std::mem::take(&mut self.core.state.clients.over_soft_limit);
+        let mut over = std::mem::take(&mut self.core.state.clients.queues.over_soft_limit);
         over.sort_unstable_by_key(|id| id.number);
         over.dedup();
         over.retain(|&id| {
@@ -176,7 +176,7 @@ impl Server {
             let client = self.core.state.clients.get(id);
             client.is_some_and(|client| client.over_soft_limit_since_us.is_some())
         });
-        self.core.state.clients.over_soft_limit.append(&mut over);
+        self.core.state.clients.queues.over_soft_limit.append(&mut over);
     }
 }
 

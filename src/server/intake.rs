@@ -10,12 +10,14 @@ use mio::Events;
 
 use super::Turn;
 use super::batch::{BATCH_REQUESTS, Batch, Unparsed};
+use crate::client::queues::Queues;
 use crate::client::readiness::LogWait;
 use crate::client::{Client, ClientFlags, ClientId, Input, LargeInput};
 use crate::gate::limits::{describe_for_log, spare_memory};
 use crate::net::source::Source;
 use crate::resp::request::{CLIENT_REQUEST_BYTES_MAX, Limits, Parser};
 use crate::state::State;
+use crate::stats::Counters;
 use crate::sys::log::{verbose, warning};
 
 /// Size of the arena. It is emptied with every batch.
@@ -67,7 +69,7 @@ impl Turn<'_> {
     /// Handles events: accepts new clients, and reads the ready ones.
     pub(super) fn take_in(&mut self, events: &Events) {
         // Taken first: clients added from now on were read in this turn.
-        let read_again = std::mem::take(&mut self.core.state.clients.to_read);
+        let read_again = std::mem::take(&mut self.core.state.clients.queues.to_read);
         for event in events {
             match Source::of(event.token()) {
                 Source::Client(slot) => self.client_is_ready(slot, event),
@@ -86,21 +88,25 @@ impl Turn<'_> {
     }
 
     fn client_is_ready(&mut self, slot: usize, event: &mio::event::Event) {
-        let Some(client) = self.core.state.clients.at_slot(slot) else { return };
-        let id = client.id;
+        self.make_room();
+        let (state, is_nested) = (&mut self.core.state, self.is_nested);
+        let Some((client, queues)) = state.clients.at_slot(slot) else { return };
         if event.is_read_closed() || event.is_error() {
             client.reading.is_end_announced = true;
         }
         let has_unsent = client.stream.has_unsent();
         if event.is_writable() && client.writability.announce() {
-            self.core.state.clients.flush_later(id);
+            queues.flush_later(client);
         }
         let readable =
             event.is_readable() || event.is_read_closed() || event.is_error() || has_unsent;
         // Only once a turn: with one run for each client in a batch, the order of its waiting
         // requests is kept.
-        if readable && !self.is_to_be_read(id) {
-            self.read(id);
+        if readable && !client.reading.is_queued {
+            let (id, now_us) = (client.id, state.now.boot_us);
+            let mut reader = Reader { client, queues, counters: &mut state.stats.counters, now_us };
+            let next = reader.read(self.intake, is_nested);
+            self.go_on(id, next);
         }
     }
 
@@ -111,82 +117,73 @@ impl Turn<'_> {
         }
     }
 
-    fn is_to_be_read(&self, id: ClientId) -> bool {
-        let client = self.core.state.clients.get(id);
-        client.is_some_and(|client| client.reading.is_queued)
-    }
-
-    /// Reads a client once and parses the bytes.
-    pub(super) fn read(&mut self, id: ClientId) {
-        if self.is_nested
-            && let Some(client) = self.core.state.clients.get_mut(id)
-            && client.reading.is_held
-        {
-            client.reading.is_queued = false;
-            return self.core.state.clients.read_later(id);
-        }
+    /// Runs the batch if there is no room in it or in the arena for another client's requests.
+    fn make_room(&mut self) {
         if ARENA_BYTES - self.intake.arena_used < READ_BYTES + LARGE_BYTES
             || self.intake.batch.requests.len() >= BATCH_REQUESTS
         {
             self.run_batch();
         }
-        let Some(client) = self.core.state.clients.get_mut(id) else { return };
-        client.reading.is_queued = false;
-        if client.is_closing() {
-            return;
+    }
+    /// A client, unless it is gone, to be read into the intake.
+    fn reader(&mut self, id: ClientId) -> Option<(Reader<'_>, &mut Intake)> {
+        let state = &mut self.core.state;
+        let (client, queues) = state.clients.get_with_queues(id)?;
+        let (counters, now_us) = (&mut state.stats.counters, state.now.boot_us);
+        Some((Reader { client, queues, counters, now_us }, &mut *self.intake))
+    }
+
+    /// Reads a client once and parses the bytes.
+    pub(super) fn read(&mut self, id: ClientId) {
+        self.make_room();
+        let is_nested = self.is_nested;
+        if let Some((mut reader, intake)) = self.reader(id) {
+            let next = reader.read(intake, is_nested);
+            self.go_on(id, next);
         }
-        if client.stream.is_handshaking() {
-            return self.queue_handshake(id);
-        }
-        // The client is read again when its input is back.
-        if matches!(client.input, Input::Lent(_)) {
-            return;
-        }
-        if let LogWait::Waits { then_reads, .. } = &mut client.log_wait {
-            // The client is read again when the output that comes before its replies has been sent.
-            *then_reads = true;
-            return;
-        }
-        if client.is_suspended() {
-            return self.read_for_later(id);
-        }
-        let waiting = match &mut client.input {
-            Input::Empty => 0,
-            Input::Waiting(bytes) => {
-                let space = &mut self.intake.arena[self.intake.arena_used..];
-                space[..bytes.len()].copy_from_slice(bytes);
-                bytes.len()
+    }
+
+    /// Continues after a client has been read.
+    fn go_on(&mut self, id: ClientId, next: Next) {
+        match next {
+            Next::Nothing => {}
+            Next::Handshake => self.queue_handshake(id),
+            Next::Keep => self.read_for_later(id),
+            Next::Large => self.read_large(id),
+            Next::End => self.end_of_input(id),
+            Next::Fail(error) => {
+                verbose!(self.core.state, "Reading from client: {error}");
+                self.core.state.clients.close(id);
             }
-            Input::Large(_) => return self.read_large(id),
-            Input::Lent(_) => return,
-        };
-        let start = self.intake.arena_used;
-        let space = &mut self.intake.arena[start + waiting..];
-        let room = space.len().min(READ_BYTES);
-        let read = io::Read::read(&mut client.stream, &mut space[..room]);
-        let Some(count) = self.count_read(id, read, room) else { return };
-        if let Some(client) = self.core.state.clients.get_mut(id) {
-            client.input = Input::Empty;
+            Next::Parse(arrived) => {
+                let has_more = arrived.has_more;
+                if self.parse_arena(id, arrived) && has_more {
+                    self.read_large(id);
+                }
+            }
         }
-        self.intake.arena_used = start + waiting + count;
-        self.parse_arena(id, start, count == room);
-        let is_large = |client: &Client| matches!(client.input, Input::Large(_));
-        if count == room && self.core.state.clients.get(id).is_some_and(is_large) {
-            self.read_large(id);
-        }
+    }
+
+    /// The number of bytes read. None: there are none to parse, and the rest is done.
+    fn come(&mut self, id: ClientId, read: Result<usize, Next>) -> Option<usize> {
+        read.map_err(|next| self.go_on(id, next)).ok()
     }
 
     /// Reads a client whose requests wait: the bytes are kept.
     fn read_for_later(&mut self, id: ClientId) {
-        let Some(client) = self.core.state.clients.get_mut(id) else { return };
-        let space = &mut self.intake.arena[self.intake.arena_used..][..READ_BYTES];
-        let read = io::Read::read(&mut client.stream, space);
-        let Some(count) = self.count_read(id, read, READ_BYTES) else { return };
-        let Some(client) = self.core.state.clients.get_mut(id) else { return };
-        let mut bytes = std::mem::take(&mut client.input).into_bytes();
-        bytes.extend_from_slice(&self.intake.arena[self.intake.arena_used..][..count]);
-        client.input = Input::Waiting(bytes);
-        self.check_query_limit(id);
+        let Some((mut reader, intake)) = self.reader(id) else { return };
+        let space = &mut intake.arena[intake.arena_used..][..READ_BYTES];
+        let read = io::Read::read(&mut reader.client.stream, space);
+        let read = reader.count(read, READ_BYTES);
+        if let Ok(count) = read {
+            let input = &mut reader.client.input;
+            let mut bytes = std::mem::take(input).into_bytes();
+            bytes.extend_from_slice(&space[..count]);
+            *input = Input::Waiting(bytes);
+        }
+        if self.come(id, read).is_some() {
+            self.check_query_limit(id);
+        }
     }
 
     /// Reads more of a large request into its own buffer, and runs it if complete.
@@ -205,14 +202,18 @@ impl Turn<'_> {
     /// Reads a piece of a large request. Returns the piece's size if the request is still
     /// incomplete.
     fn read_piece(&mut self, id: ClientId) -> Option<usize> {
-        let client = self.core.state.clients.get_mut(id)?;
+        let (mut reader, _) = self.reader(id)?;
+        let client = &mut *reader.client;
         // The client's earlier requests may just have suspended or closed it.
         if !matches!(client.input, Input::Large(_)) || client.is_suspended() || client.is_closing()
         {
             return None;
         }
         let count = match client.read_to_its_place(LARGE_READ_BYTES) {
-            Some((read, room)) => self.count_read(id, read, room)?,
+            Some((read, room)) => {
+                let read = reader.count(read, room);
+                self.come(id, read)?
+            }
             None => self.read_through_arena(id)?,
         };
         if !self.check_query_limit(id) {
@@ -230,10 +231,10 @@ impl Turn<'_> {
     /// Reads a piece of a large request through the arena, which is empty now. So memory for
     /// announced bytes is needed only when they come. Returns the piece's size.
     fn read_through_arena(&mut self, id: ClientId) -> Option<usize> {
-        let client = self.core.state.clients.get_mut(id)?;
-        let room = self.intake.arena.len();
-        let read = io::Read::read(&mut client.stream, &mut self.intake.arena);
-        let count = self.count_read(id, read, room)?;
+        let (mut reader, intake) = self.reader(id)?;
+        let read = io::Read::read(&mut reader.client.stream, &mut intake.arena);
+        let read = reader.count(read, ARENA_BYTES);
+        let count = self.come(id, read)?;
         let Input::Large(large) = &self.core.state.clients.get(id)?.input else { return None };
         let wanted = large.parser.bytes_wanted();
         let spare = (wanted >= LARGE_BYTES && large.is_short_of(count))
@@ -250,52 +251,13 @@ impl Turn<'_> {
     /// Reads the `wanted` rest of a request to its place in the arena, if there is room. Returns
     /// the number of bytes that have come.
     fn read_rest(&mut self, id: ClientId, wanted: usize) -> Option<usize> {
-        let space = self.intake.arena[self.intake.arena_used..].get_mut(..wanted)?;
-        let client = self.core.state.clients.get_mut(id)?;
-        let read = io::Read::read(&mut client.stream, space);
-        let count = self.count_read(id, read, wanted)?;
+        let (mut reader, intake) = self.reader(id)?;
+        let space = intake.arena[intake.arena_used..].get_mut(..wanted)?;
+        let read = io::Read::read(&mut reader.client.stream, space);
+        let read = reader.count(read, wanted);
+        let count = self.come(id, read)?;
         self.intake.arena_used += count;
         Some(count)
-    }
-
-    /// Handles a read's result. None: no bytes to parse. Closes a client whose connection is
-    /// closed.
-    fn count_read(&mut self, id: ClientId, read: io::Result<usize>, room: usize) -> Option<usize> {
-        let client = self.core.state.clients.get_mut(id)?;
-        self.core.state.stats.counters.reads += 1;
-        match read {
-            Ok(0) => {
-                self.end_of_input(id);
-                None
-            }
-            Ok(count) => {
-                client.bytes_in += count as u64;
-                client.active_us = self.core.state.now.boot_us;
-                self.core.state.stats.counters.bytes_in += count as u64;
-                // Events are edge-triggered. A short read has drained the socket, unless the end of
-                // the input was announced but not read yet.
-                let more =
-                    count == room || client.reading.is_end_announced || client.stream.has_more();
-                if more {
-                    self.core.state.clients.read_later(id);
-                }
-                Some(count)
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                // Not closed after all: the event was for an earlier client in this slot.
-                client.reading.is_end_announced = false;
-                None
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
-                self.core.state.clients.read_later(id);
-                None
-            }
-            Err(error) => {
-                verbose!(self.core.state, "Reading from client: {error}");
-                self.core.state.clients.close(id);
-                None
-            }
-        }
     }
 
     /// Handles the end of a client's input. The other end may still read, so the client gets its
@@ -315,10 +277,8 @@ impl Turn<'_> {
     pub(super) fn check_query_limit(&mut self, id: ClientId) -> bool {
         let limit = self.core.state.config.client_query_buffer_limit;
         self.count_memory(id);
-        let Some(client) = self.core.state.clients.get_mut(id) else { return false };
-        let flags = client.flags;
-        let authenticated = !self.core.state.needs_password(flags);
-        let Some(client) = self.core.state.clients.get_mut(id) else { return false };
+        let Some(client) = self.core.state.clients.get(id) else { return false };
+        let authenticated = !self.core.state.needs_password(client.flags);
         let limit = if authenticated { limit } else { limit.min(1 << 20) };
         if client.input.len() as u64 <= limit.min(INPUT_MAX) {
             return true;
@@ -335,17 +295,19 @@ impl Turn<'_> {
         Limits::of_client(self.core.state.config.proto_max_bulk_len, authenticated)
     }
 
-    /// Parses a client's bytes in the arena from `start` on; an incomplete request goes back to the
-    /// client. `has_more`: more bytes have probably come.
-    fn parse_arena(&mut self, id: ClientId, start: usize, has_more: bool) {
+    /// Parses a client's bytes in the arena; an incomplete request goes back to the client. True:
+    /// it is a large one.
+    fn parse_arena(&mut self, id: ClientId, arrived: Arrived) -> bool {
+        let Arrived { start, has_more, is_authenticated } = arrived;
         let end = self.intake.arena_used;
-        let Some(client) = self.core.state.clients.get(id) else { return };
-        if !client.flags.contains(ClientFlags::AUTHENTICATED) {
+        if !is_authenticated {
             // Any request may authenticate and so change the limits of the next.
             let buffer = self.intake.arena[start..end].to_vec();
-            return self.run_own(id, LargeInput { buffer, ..LargeInput::default() });
+            self.run_own(id, LargeInput { buffer, ..LargeInput::default() });
+            let client = self.core.state.clients.get(id);
+            return client.is_some_and(|client| matches!(client.input, Input::Large(_)));
         }
-        let limits = self.limits(client);
+        let limits = Limits::of_client(self.core.state.config.proto_max_bulk_len, true);
         let mut parser = Parser::default();
         let bytes = &mut self.intake.arena[..end];
         let mut unparsed = Unparsed { bytes, at: start, parser: &mut parser };
@@ -368,10 +330,10 @@ impl Turn<'_> {
         }
         let tail = &self.intake.arena[at..self.intake.arena_used];
         if tail.is_empty() {
-            return;
+            return false;
         }
         let is_large = tail.len() + parser.bytes_wanted() >= LARGE_BYTES;
-        let Some(client) = self.core.state.clients.get_mut(id) else { return };
+        let Some(client) = self.core.state.clients.get_mut(id) else { return false };
         client.input = if is_large {
             let announced = parser.bytes_wanted();
             let mut large = LargeInput { buffer: Vec::new(), parser };
@@ -381,5 +343,120 @@ impl Turn<'_> {
         } else {
             Input::Waiting(tail.to_vec())
         };
+        is_large
+    }
+}
+
+/// What a read of a client leads to.
+enum Next {
+    Nothing,
+    /// A step of its handshake.
+    Handshake,
+    /// A read of bytes that are kept, because its requests wait.
+    Keep,
+    /// A read of more of its large request.
+    Large,
+    Parse(Arrived),
+    /// The end of its input.
+    End,
+    /// The end of its connection.
+    Fail(io::Error),
+}
+
+/// Bytes of a client in the arena, from its earlier incomplete request on.
+struct Arrived {
+    start: usize,
+    /// More bytes have probably come.
+    has_more: bool,
+    is_authenticated: bool,
+}
+
+/// A client that is read: looked up once, for all that an ordinary read needs.
+struct Reader<'a> {
+    client: &'a mut Client,
+    queues: &'a mut Queues,
+    counters: &'a mut Counters,
+    /// Boot-time clock.
+    now_us: i64,
+}
+
+impl Reader<'_> {
+    /// Reads a client once to the arena, if it may be read now.
+    fn read(&mut self, intake: &mut Intake, is_nested: bool) -> Next {
+        let Reader { client, queues, .. } = self;
+        client.reading.is_queued = false;
+        if is_nested && client.reading.is_held {
+            queues.read_later(client);
+            return Next::Nothing;
+        }
+        if client.is_closing() {
+            return Next::Nothing;
+        }
+        if client.stream.is_handshaking() {
+            return Next::Handshake;
+        }
+        // The client is read again when its input is back.
+        if matches!(client.input, Input::Lent(_)) {
+            return Next::Nothing;
+        }
+        if let LogWait::Waits { then_reads, .. } = &mut client.log_wait {
+            // The client is read again when the output that comes before its replies has been sent.
+            *then_reads = true;
+            return Next::Nothing;
+        }
+        if client.is_suspended() {
+            return Next::Keep;
+        }
+        let start = intake.arena_used;
+        let waiting = match &client.input {
+            Input::Empty | Input::Lent(_) => 0,
+            Input::Waiting(bytes) => {
+                intake.arena[start..][..bytes.len()].copy_from_slice(bytes);
+                bytes.len()
+            }
+            Input::Large(_) => return Next::Large,
+        };
+        let space = &mut intake.arena[start + waiting..];
+        let room = space.len().min(READ_BYTES);
+        let read = io::Read::read(&mut client.stream, &mut space[..room]);
+        match self.count(read, room) {
+            Ok(count) => {
+                self.client.input = Input::Empty;
+                intake.arena_used = start + waiting + count;
+                let is_authenticated = self.client.flags.contains(ClientFlags::AUTHENTICATED);
+                Next::Parse(Arrived { start, has_more: count == room, is_authenticated })
+            }
+            Err(next) => next,
+        }
+    }
+
+    /// Counts a read, for which there was this room. Errors: there are no bytes to parse.
+    fn count(&mut self, read: io::Result<usize>, room: usize) -> Result<usize, Next> {
+        let Reader { client, queues, counters, now_us } = self;
+        counters.reads += 1;
+        match read {
+            Ok(0) => Err(Next::End),
+            Ok(count) => {
+                client.bytes_in += count as u64;
+                client.active_us = *now_us;
+                counters.bytes_in += count as u64;
+                // Events are edge-triggered. A short read has drained the socket, unless the end of
+                // the input was announced but not read yet.
+                if count == room || client.reading.is_end_announced || client.stream.has_more() {
+                    queues.read_later(client);
+                }
+                Ok(count)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                // Not closed after all: the event was for an earlier client in this slot.
+                client.reading.is_end_announced = false;
+                Err(Next::Nothing)
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                queues.read_later(client);
+                Err(Next::Nothing)
+            }
+            Err(error) => Err(Next::Fail(error)),
+        }
     }
 }

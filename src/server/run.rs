@@ -5,10 +5,13 @@ use super::Turn;
 use super::batch::{BATCH_REQUESTS, Batch, Queued, Requests, Run, Unparsed};
 use super::intake::{INPUT_MAX, LARGE_BYTES};
 use crate::client::waits::Answer;
-use crate::client::{Client, ClientId, Input, LargeInput};
+use crate::client::{Client, ClientFlags, ClientId, Input, LargeInput};
 use crate::durability::persistence::spread_effects;
 use crate::gate::execute::{Gate, Ran};
-use crate::gate::limits::{check_output_limit, describe_for_log, evict_clients, output_limit};
+use crate::gate::limits::{
+    check_output_limit, counts_output, describe_for_log, evict_clients, output_limit,
+};
+use crate::ids::CommandId;
 use crate::resp::Protocol;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::resp::request::{ProtocolError, encode, encoded_len};
@@ -28,6 +31,33 @@ const OUTPUT_CHECK_BYTES: usize = 64 * 1024;
 enum Unrun {
     Stays,
     Copied,
+}
+
+/// A client whose requests run: what was taken from it, and is given back with the replies. While a
+/// command runs, its handler may change anything of the client, so that no reference to it is kept.
+struct Served {
+    id: ClientId,
+    /// Its flags before the next request.
+    flags: ClientFlags,
+    protocol: Protocol,
+    output: OutputBuffer,
+    /// The command of the last request, if it has run and is not counted at the client yet.
+    uncounted: Option<CommandId>,
+}
+
+impl Served {
+    fn of(client: &mut Client) -> Self {
+        let &mut Client { id, flags, protocol, .. } = client;
+        Served { id, flags, protocol, output: std::mem::take(&mut client.output), uncounted: None }
+    }
+
+    /// Counts the last request at the client, and takes over its flags.
+    fn renew(&mut self, client: &mut Client) {
+        if let Some(command) = self.uncounted.take() {
+            client.count_command(command);
+        }
+        self.flags = client.flags;
+    }
 }
 
 impl Turn<'_> {
@@ -102,56 +132,53 @@ impl Turn<'_> {
         // Suspended by another client's command since parsing: all requests wait.
         let waits = client.is_suspended();
         let was_plain = client.log_wait.is_needless(client.output.len());
-        let mut output = std::mem::take(&mut client.output);
-        output.set_limit(output_limit(&self.core.state.config, client.flags));
-        output.borrow_values();
-        let mut protocol = client.protocol;
+        let mut served = Served::of(client);
         self.core.keyspace.select(client.database);
+        served.output.set_limit(output_limit(&self.core.state.config, served.flags));
+        served.output.borrow_values();
         let (done, goes_on) = match waits {
             true => (0, false),
-            false => self.run_while_it_may(id, requests, &mut output, &mut protocol),
+            false => self.run_while_it_may(&mut served, requests),
         };
-        let Some(client) = self.core.state.clients.get_mut(id) else { return false };
-        let mut is_unrun = false;
-        if client.is_closing() {
-            // A closing client's further requests are not answered.
-        } else if done < requests.len() {
-            is_unrun = true;
-            if !stays {
-                keep(client, requests, done);
-            }
-        } else if goes_on && let Some(error) = run.error.take() {
-            self.end_for_protocol(id, &error, ReplyWriter::new(&mut output, protocol));
+        if goes_on && let Some(error) = run.error.take() {
+            self.end_for_protocol(&mut served, &error);
         }
         let is_plain = was_plain
             && self.core.state.persistence.may_hold_replies()
             && (0..done).all(|index| requests.shows_no_data(index));
-        if let Some(client) = self.core.state.clients.get_mut(id) {
-            client.log_wait.note_plain(is_plain.then_some(output.len()));
+        let Some(client) = self.give_back(served, is_plain) else { return false };
+        // A closing client's further requests are not answered.
+        let is_unrun = done < requests.len() && !client.is_closing();
+        if is_unrun && !stays {
+            keep(client, requests, done);
         }
-        self.give_output(id, output, protocol);
+        if !client.output.is_empty() || client.output.is_cut() {
+            if counts_output(client) {
+                check_output_limit(&mut self.core.state, id);
+            }
+            self.count_memory(id);
+        }
         stays && is_unrun
     }
 
     /// Runs requests until all have run or the client must stop. Returns how many have run, and
     /// whether it may continue.
-    fn run_while_it_may(
-        &mut self,
-        id: ClientId,
-        requests: Requests<'_>,
-        output: &mut OutputBuffer,
-        protocol: &mut Protocol,
-    ) -> (usize, bool) {
+    fn run_while_it_may(&mut self, served: &mut Served, requests: Requests<'_>) -> (usize, bool) {
+        let id = served.id;
         let (mut done, mut goes_on) = (0, true);
         let mut checked = 0;
         while goes_on && done < requests.len() {
-            let mut gate = Gate {
-                core: self.core,
-                caller: Caller::Client(id),
-                reply: ReplyWriter::new(output, *protocol),
-            };
-            let ran = gate.execute(&requests.get(done));
-            *protocol = gate.reply.protocol();
+            if done > 0 && !self.renew(served) {
+                return (requests.len(), false);
+            }
+            let reply = ReplyWriter::new(&mut served.output, served.protocol);
+            let mut gate = Gate::new(self.core, Caller::Client(id), reply);
+            let ran = gate.execute(&requests.get(done), served.flags);
+            (served.protocol, served.uncounted) = (gate.reply.protocol(), gate.uncounted);
+            let is_awaited = self.core.keyspace.has_awaited_changes() && !self.is_nested;
+            if is_awaited || !matches!(ran, Ran::Done) {
+                self.renew(served);
+            }
             match ran {
                 Ran::Done => done += 1,
                 Ran::DoneMuch => {
@@ -178,12 +205,22 @@ impl Turn<'_> {
                 waking::serve(self.core);
                 self.core.keyspace.select(database);
             }
-            if output.len() > checked + OUTPUT_CHECK_BYTES || output.is_cut() {
-                goes_on &= self.enforce_limits(id, output);
-                checked = output.len();
+            if served.output.len() > checked + OUTPUT_CHECK_BYTES || served.output.is_cut() {
+                goes_on &= self.enforce_limits(served);
+                checked = served.output.len();
             }
         }
         (done, goes_on)
+    }
+
+    /// Looks a client up between its requests: the last one is counted, and may have changed the
+    /// client. False: it is gone.
+    fn renew(&mut self, served: &mut Served) -> bool {
+        let client = self.core.state.clients.get_mut(served.id);
+        client.is_some_and(|client| {
+            served.renew(client);
+            true
+        })
     }
 
     /// In the middle of a turn with many changes: passes them on, and sends replicas as much as is
@@ -196,16 +233,16 @@ impl Turn<'_> {
 
     /// Sends a protocol error to a client, and closes it.
     #[cold]
-    fn end_for_protocol(
-        &mut self,
-        id: ClientId,
-        error: &ProtocolError,
-        mut reply: ReplyWriter<'_>,
-    ) {
+    fn end_for_protocol(&mut self, served: &mut Served, error: &ProtocolError) {
+        let id = served.id;
+        let Some(client) = self.core.state.clients.get_mut(id) else { return };
+        served.renew(client);
+        if client.is_closing() {
+            return;
+        }
         let text = error.text();
-        let is_told = |client: &Client| client.replies().at_request().are_sent();
-        if self.core.state.clients.get(id).is_some_and(is_told) {
-            reply.error(&text);
+        if client.replies().at_request().are_sent() {
+            ReplyWriter::new(&mut served.output, served.protocol).error(&text);
         }
         self.core.state.stats.count_error(&text);
         let line = describe_for_log(&self.core.state, id);
@@ -214,12 +251,17 @@ impl Turn<'_> {
         self.core.state.clients.close_after_reply(id, self.core.state.now);
     }
 
-    /// Moves replies to the client's output.
-    fn give_output(&mut self, id: ClientId, mut output: OutputBuffer, protocol: Protocol) {
-        let reached = self.core.state.stream_end();
-        let Some(client) = self.core.state.clients.get_mut(id) else { return };
+    /// Moves replies to the client's output. `is_plain`: none of them shows stored data. None: the
+    /// client is gone.
+    fn give_back(&mut self, mut served: Served, is_plain: bool) -> Option<&mut Client> {
+        let state = &mut self.core.state;
+        let reached = state.replication.backlog.is_some().then(|| state.stream_end());
+        let (client, queues) = state.clients.get_with_queues(served.id)?;
+        served.renew(client);
+        let Served { mut output, protocol, .. } = served;
+        client.log_wait.note_plain(is_plain.then_some(output.len()));
         client.protocol = protocol;
-        if self.core.state.replication.backlog.is_some() {
+        if let Some(reached) = reached {
             client.reached = (client.commands, reached);
         }
         // The limit was only for the replies: `check_output_limit` checks them together with pushed
@@ -228,25 +270,26 @@ impl Turn<'_> {
         // Messages pushed during the command follow its reply.
         let pushed = std::mem::replace(&mut client.output, output);
         client.output.append(&pushed);
-        if !client.output.is_empty() || client.output.is_cut() {
-            self.core.state.clients.flush_later(id);
-            check_output_limit(&mut self.core.state, id);
-            self.count_memory(id);
+        if client.output.is_empty() && !client.output.is_cut() {
+            queues.keep_spare(client);
         } else {
-            self.keep_spare(id);
+            queues.flush_later(client);
         }
+        Some(client)
     }
 
     /// Applies the client's memory and output limits to its replies, which are not in its output
     /// yet. False: the client is being closed.
-    fn enforce_limits(&mut self, id: ClientId, output: &mut OutputBuffer) -> bool {
+    fn enforce_limits(&mut self, served: &mut Served) -> bool {
+        let id = served.id;
         let Some(client) = self.core.state.clients.get_mut(id) else { return false };
-        let pushed = std::mem::replace(&mut client.output, std::mem::take(output));
+        served.renew(client);
+        let pushed = std::mem::replace(&mut client.output, std::mem::take(&mut served.output));
         check_output_limit(&mut self.core.state, id);
         self.count_memory(id);
         evict_clients(&mut self.core.state);
         let Some(client) = self.core.state.clients.get_mut(id) else { return false };
-        *output = std::mem::replace(&mut client.output, pushed);
+        served.output = std::mem::replace(&mut client.output, pushed);
         !client.is_closing_now()
     }
 
@@ -364,4 +407,37 @@ fn keep(client: &mut Client, requests: Requests<'_>, done: usize) {
     requests.for_each(|request| encode(request, &mut kept));
     kept.extend_from_slice(&std::mem::take(&mut client.input).into_bytes());
     client.input = Input::Waiting(kept);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use mio::net::UnixStream;
+
+    use super::super::Server;
+    use crate::clock::{Clock, ManualClock, UnixMillis};
+    use crate::config::Config;
+    use crate::net::stream::{Address, Stream};
+    use crate::sys::log::Logger;
+
+    #[test]
+    fn a_client_is_looked_up_four_times_for_a_request_that_runs_alone() {
+        let clock = Clock::Manual(ManualClock::new(UnixMillis(1_700_000_000_000)));
+        let config = Config::from_text(b"bind 127.0.0.1\nport 0\n").expect("a configuration");
+        let mut server = Server::start(config, clock, Logger::silent()).expect("it starts");
+        let (mut client, stream) = UnixStream::pair().expect("a pair of sockets");
+        let local = || Address::Unix("socket".into());
+        server.clients().add_client(Stream::Unix(stream), false, local(), local());
+        server.turn_now().expect("a turn");
+        for request in ["SET key value EX 5", "GET key", "DEL key"] {
+            let before = server.core.state.clients.look_ups.get();
+            writeln!(client, "{request}").expect("a request is sent");
+            server.turn_now().expect("a turn");
+            let mut reply = [0; 64];
+            assert!(client.read(&mut reply).expect("a reply") > 0);
+            // When it is read, before and after the request runs, and when the reply is sent.
+            assert_eq!(server.core.state.clients.look_ups.get() - before, 4, "{request}");
+        }
+    }
 }

@@ -245,7 +245,7 @@ fn run(core: &mut Core, ticket: Ticket, key: &[u8], deadline: Option<Deadline>) 
     let reply = ReplyWriter::new(&mut output, client.protocol);
     let ranges = request.ranges();
     let call = Call::new(command, request.args(&ranges), Origin::Woken(index));
-    let ran = Gate { core, caller: Caller::Client(id), reply }.run_woken(&call);
+    let ran = Gate::new(core, Caller::Client(id), reply).run_woken(&call);
     put_back(core, ticket, request);
     let mut pushes = OutputBuffer::default();
     if let Some(client) = core.state.clients.get_mut(id) {
@@ -359,7 +359,7 @@ fn time_out(core: &mut Core, ticket: Ticket) {
     let command = core.state.commands.get(wait.command);
     let call = Call::new(command, wait.request.args(&ranges), Origin::TimedOut);
     core.keyspace.select(wait.database);
-    let ran = Gate { core, caller: Caller::Client(wait.client), reply }.run_woken(&call);
+    let ran = Gate::new(core, Caller::Client(wait.client), reply).run_woken(&call);
     conclude(core, ran.unwrap_or(Ran::Done), &wait, &output);
 }
 

@@ -66,7 +66,7 @@ fn run(ctx: &mut Context<'_>, mut stream: Vec<u8>, caller: Caller) -> Result<i64
         let command = ctx.core.state.find_command(name);
         let request = Request { args, command, prehashed: Default::default() };
         let reply = ReplyWriter::new(&mut output, Protocol::Resp2);
-        let mut gate = Gate { core: ctx.core, caller, reply };
+        let mut gate = Gate::new(ctx.core, caller, reply);
         gate.run_trusted(&request)?;
         if output.whole().starts_with(b"-") {
             let words: Vec<&[u8]> = args.iter_from(0).collect();

@@ -612,7 +612,7 @@ impl Host for ServerHost<'_> {
         }
         let request = Request { args, command: Some(command), prehashed: Default::default() };
         let reply = ReplyWriter::new(output, protocol);
-        Gate { core: self.core, caller: self.caller, reply }.run_scripted(command, &request);
+        Gate::new(self.core, self.caller, reply).run_scripted(command, &request);
         Called::Ran
     }
 

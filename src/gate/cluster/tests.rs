@@ -71,7 +71,8 @@ impl Node {
             Request { args, command: TABLE.find(args.get(0)), prehashed: Default::default() };
         let reply = ReplyWriter::new(&mut output, Protocol::Resp2);
         let Node { core, client, .. } = self;
-        let _ = Gate { core, caller: Caller::Client(*client), reply }.execute(&request);
+        let flags = core.state.clients.get(*client).expect("a client").flags;
+        let _ = Gate::new(core, Caller::Client(*client), reply).execute(&request, flags);
         String::from_utf8_lossy(&output.to_vec()).trim_end().replace("\r\n", " ")
     }
 
