@@ -133,21 +133,6 @@ pub(super) fn lru_clock_at(now: Now) -> u32 {
     ((now.unix_seconds() as u32) & LRU_MASK).min(BLESSED - 1)
 }
 
-/// The parameters of access bits: `maxmemory-policy`, `lfu-log-factor`, `lfu-decay-time`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AccessPolicy {
-    pub kind: AccessKind,
-    pub lfu_log_factor: u32,
-    /// Minutes after which a counter is decremented.
-    pub lfu_decay_minutes: u32,
-}
-
-impl Default for AccessPolicy {
-    fn default() -> Self {
-        AccessPolicy { kind: AccessKind::Used, lfu_log_factor: 10, lfu_decay_minutes: 1 }
-    }
-}
-
 impl Keyspace {
     /// The LRU clock: see [`lru_clock_at`].
     pub fn lru_clock(&self) -> u32 {

@@ -125,6 +125,7 @@ impl Turn<'_> {
             self.run_batch();
         }
     }
+
     /// A client, unless it is gone, to be read into the intake.
     fn reader(&mut self, id: ClientId) -> Option<(Reader<'_>, &mut Intake)> {
         let state = &mut self.core.state;
