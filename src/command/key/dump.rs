@@ -166,9 +166,12 @@ fn restore(ctx: &mut Context<'_>) -> CommandResult {
         ctx.reply.ok();
         return Ok(Outcome::Replied);
     }
+    let found = ctx.core.keyspace.find(key);
+    let before = ctx.core.keyspace.type_to_announce(found);
     let slot = ctx.core.keyspace.restore(key, value, deadline);
     ctx.core.keyspace.note_restored(slot, key.bytes, ctx.is_repeated());
     ctx.core.keyspace.changed(KeyspaceEvents::GENERIC, "restore", key.bytes);
+    ctx.core.keyspace.announce_overwritten(key, before);
     if let Some(accessed) = options.accessed {
         ctx.core.keyspace.set_accessed(slot, accessed);
     }
