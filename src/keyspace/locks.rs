@@ -670,6 +670,16 @@ impl Locks {
         self.note_granted_again(at, fence, client, None);
     }
 
+    /// The writer has become this reader: a grant that is on its way is the reader's now. If it
+    /// replaced an earlier grant, that one stays as what the reader has.
+    pub fn note_downgraded(&mut self, at: At<'_>) {
+        let writer = At { reader: None, ..at };
+        self.granted.retain(|one| one.at() != writer || one.granted.former.is_none());
+        for one in self.granted.iter_mut().filter(|one| one.at() == writer) {
+            one.reader = at.reader.map(Box::from);
+        }
+    }
+
     /// The same for a grant that replaces another one of the same owner.
     pub fn note_granted_again(
         &mut self,

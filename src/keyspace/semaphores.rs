@@ -127,8 +127,10 @@ impl Semaphores {
         }
     }
 
-    /// Sets the deadlines of a semaphore's permits. Empty: the semaphore does not exist.
-    fn set(&mut self, database: DbIndex, key: &[u8], deadlines: Vec<i64>) {
+    /// Sets the deadlines of a semaphore's permits. None: the semaphore does not exist.
+    fn set(&mut self, database: DbIndex, key: &[u8], found: Option<Vec<i64>>) {
+        let is_gone = found.is_none();
+        let deadlines = found.unwrap_or_default();
         let Some(database) = self.databases.get_mut(database) else { return };
         let Some(known) = database.semaphores.get_mut(key) else { return };
         known.is_changed = false;
@@ -139,7 +141,7 @@ impl Semaphores {
         if let Some(&first) = deadlines.first() {
             database.firsts.insert((first, key.into()));
         }
-        if deadlines.is_empty() {
+        if is_gone {
             database.semaphores.remove(key);
             database.semaphores.shrink_if_sparse();
             self.len -= 1;
@@ -214,11 +216,11 @@ impl Keyspace {
             let slot = table.find(self.hash(&key), &key);
             let value = slot.map(|slot| table.entry(slot).value());
             let set = value.filter(|value| lock::is_semaphore(*value)).and_then(SortedSet::view);
-            let deadlines = set.map_or_else(Vec::new, |set| {
+            let deadlines = set.map(|set| {
                 let permits = set.iter().filter(|(deadline, _)| *deadline < lock::LIMIT_SCORE);
-                permits.map(|(deadline, _)| deadline as i64).collect()
+                permits.map(|(deadline, _)| deadline as i64).collect::<Vec<i64>>()
             });
-            if deadlines.is_empty() {
+            if deadlines.as_ref().is_none_or(Vec::is_empty) {
                 self.permits.forget_key(database, &key);
             }
             self.semaphores.set(database, &key, deadlines);
@@ -240,18 +242,18 @@ mod tests {
         semaphores.note(DbIndex::ZERO, b"a");
         semaphores.note(DbIndex::new(3), b"b");
         assert_eq!(semaphores.changed.len(), 2);
-        semaphores.set(DbIndex::ZERO, b"a", vec![10, 20, 20]);
-        semaphores.set(DbIndex::new(3), b"b", vec![5, 30]);
+        semaphores.set(DbIndex::ZERO, b"a", Some(vec![10, 20, 20]));
+        semaphores.set(DbIndex::new(3), b"b", Some(vec![5, 30]));
         assert_eq!([0, 10, 11, 21, 31].map(|now| semaphores.held(now)), [5, 4, 3, 1, 0]);
         semaphores.advance(15);
         // One permit has ended since, another is renewed.
-        semaphores.set(DbIndex::ZERO, b"a", vec![20, 40]);
+        semaphores.set(DbIndex::ZERO, b"a", Some(vec![20, 40]));
         assert_eq!((semaphores.held(15), semaphores.held(25)), (3, 2));
         semaphores.advance(25);
         semaphores.advance(1);
         assert_eq!(semaphores.held(1), 4);
-        semaphores.set(DbIndex::new(3), b"b", Vec::new());
-        semaphores.set(DbIndex::ZERO, b"a", Vec::new());
+        semaphores.set(DbIndex::new(3), b"b", None);
+        semaphores.set(DbIndex::ZERO, b"a", None);
         assert_eq!(
             (semaphores.held(1), semaphores.len, semaphores.databases[DbIndex::ZERO].ends.len()),
             (0, 0, 0)
@@ -262,7 +264,7 @@ mod tests {
     fn databases_are_exchanged_and_emptied() {
         let mut semaphores = Semaphores::default();
         semaphores.note(DbIndex::ZERO, b"a");
-        semaphores.set(DbIndex::ZERO, b"a", vec![10]);
+        semaphores.set(DbIndex::ZERO, b"a", Some(vec![10]));
         semaphores.swap(DbIndex::ZERO, DbIndex::new(2));
         assert_eq!(semaphores.changed, [(DbIndex::new(2), b"a"[..].into())]);
         assert!(semaphores.clear(DbIndex::ZERO).is_none());
@@ -270,7 +272,7 @@ mod tests {
         assert!(semaphores.clear(DbIndex::new(2)).is_some());
         assert_eq!((semaphores.held(0), semaphores.len), (0, 0));
         // Earlier notes are gone.
-        semaphores.set(DbIndex::new(2), b"a", vec![10]);
+        semaphores.set(DbIndex::new(2), b"a", Some(vec![10]));
         assert_eq!(semaphores.held(0), 0);
     }
 }

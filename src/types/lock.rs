@@ -170,17 +170,22 @@ pub fn limit_member(limit: usize) -> Vec<u8> {
     [LIMIT_HEAD, limit.to_string().as_bytes()].concat()
 }
 
-/// The limit that a semaphore keeps beside its permits.
-pub fn stored_limit(set: &SortedSetView<'_>) -> Option<usize> {
-    let (score, member) = set.get(set.len().checked_sub(1)?)?;
-    let text = member.as_ref().strip_prefix(LIMIT_HEAD).filter(|_| score == LIMIT_SCORE)?;
+/// The limit that a member of a semaphore keeps. None: it is a permit, or foreign.
+fn limit_of(score: f64, member: &[u8]) -> Option<usize> {
+    let text = member.strip_prefix(LIMIT_HEAD).filter(|_| score == LIMIT_SCORE)?;
     let limit = parse_i64(text).and_then(|limit| usize::try_from(limit).ok());
     limit.filter(|limit| (1..=PERMITS_MAX).contains(limit))
 }
 
+/// The limit that a semaphore keeps beside its permits.
+pub fn stored_limit(set: &SortedSetView<'_>) -> Option<usize> {
+    let (score, member) = set.get(set.len().checked_sub(1)?)?;
+    limit_of(score, member.as_ref())
+}
+
 /// Whether a member of a sorted set belongs to a semaphore: a permit, or its limit.
 pub fn is_of_semaphore(score: f64, member: &[u8]) -> bool {
-    is_permit(member) || score == LIMIT_SCORE && member.starts_with(LIMIT_HEAD)
+    score < LIMIT_SCORE && is_permit(member) || limit_of(score, member).is_some()
 }
 
 /// The owner that a permit names: before its last two `#`. Another member: all of it.
@@ -197,7 +202,7 @@ pub fn fence_of_permit(permit: &[u8]) -> u64 {
 /// The newest fence of a semaphore's permits; 0 for another value, also for a semaphore with more
 /// permits than are granted here.
 pub fn newest_fence(value: ValueRef<'_, Value>) -> u64 {
-    let set = SortedSet::view(value).filter(|set| set.len() <= PERMITS_MAX);
+    let set = SortedSet::view(value).filter(|set| set.len() <= PERMITS_MAX + 1);
     let permits = set.into_iter().flat_map(|set| set.iter());
     let fences = permits.map(|(_, permit)| fence_of_permit(permit.as_ref()));
     fences.max().unwrap_or(0)
@@ -496,6 +501,7 @@ mod tests {
             let mut set = SortedSet::new();
             add(&mut set, damaged.as_bytes(), LIMIT_SCORE);
             assert_eq!(limit(&set), None, "{damaged}");
+            assert!(!is_of_semaphore(LIMIT_SCORE, damaged.as_bytes()), "{damaged}");
         }
     }
 

@@ -1,8 +1,8 @@
 //! Semaphores: SEM.ACQUIRE, SEM.RELEASE, SEM.RENEW, SEM.LIMIT, SEM.INFO.
 //!
 //! A semaphore is a sorted set of permits, `owner#fence#number`, whose scores are their deadlines
-//! in Unix milliseconds; the key ends with its last permit, unless a member keeps the semaphore's
-//! limit. Waiting clients sleep until a permit is
+//! in Unix milliseconds. The key ends with its last permit, unless the semaphore keeps its limit,
+//! as a member whose score is later than any permit's. Waiting clients sleep until a permit is
 //! given back or the first one ends: each key has one alarm (`keyspace/waiting.rs`).
 
 use std::collections::BTreeSet;
@@ -138,11 +138,12 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
             }
         }
     }
-    let limit = limit.ok_or(NO_LIMIT)?;
-    if asked.count > limit {
+    let needed = asked.count.saturating_sub(own.len());
+    // A retry gets what it has, whatever has become of the limit.
+    let limit = if needed == 0 { limit.unwrap_or(used) } else { limit.ok_or(NO_LIMIT)? };
+    if needed > 0 && asked.count > limit {
         return Err(COUNT_ABOVE_LIMIT);
     }
-    let needed = asked.count.saturating_sub(own.len());
     if needed > 0 && (used + needed > limit || has_its_turn_later(ctx, key, Wanted::Semaphore)) {
         return refuse(ctx, key, slot, &asked);
     }
@@ -303,8 +304,7 @@ fn remove(
     ctx.core.keyspace.delete_if_empty::<SortedSet>(slot, key)
 }
 
-/// Adds permits, or sets their deadlines, and lets the key end with its last permit, unless the
-/// semaphore keeps its limit.
+/// Adds members, or sets their scores, and lets the key end with its last one.
 fn put(ctx: &mut Context<'_>, key: Key<'_>, permits: &[(f64, Vec<u8>)], event: &'static str) {
     let limits = limits(ctx);
     let add = |set: &mut Edit<'_, SortedSet>| {
@@ -323,7 +323,6 @@ fn put(ctx: &mut Context<'_>, key: Key<'_>, permits: &[(f64, Vec<u8>)], event: &
             ctx.core.keyspace.insert_collection(key, set)
         }
     };
-    let was_endless = ctx.core.keyspace.entry(slot).deadline().is_none();
     let last = set_end(ctx, slot);
     ctx.core.keyspace.semaphores.note(ctx.core.keyspace.selected(), key.bytes);
     ctx.core.keyspace.changed(KeyspaceEvents::LOCK, event, key.bytes);
@@ -333,57 +332,72 @@ fn put(ctx: &mut Context<'_>, key: Key<'_>, permits: &[(f64, Vec<u8>)], event: &
             request.extend([(*score as i64).to_string().into_bytes(), permit.clone()]);
         }
     });
-    match last {
-        Some(last) => ctx.instead_with(&[b"PEXPIREAT", key.bytes], last),
-        None if was_endless => {}
-        None => ctx.instead(&[b"PERSIST", key.bytes]),
-    }
+    ctx.instead_with(&[b"PEXPIREAT", key.bytes], last);
 }
 
-/// Lets a semaphore's key end with its last permit. Returns when that is, in Unix milliseconds;
-/// None: the semaphore keeps its limit, and has no end.
-fn set_end(ctx: &mut Context<'_>, slot: Slot) -> Option<i64> {
+/// Lets a semaphore's key end with its last member. Returns when that is, in Unix milliseconds.
+fn set_end(ctx: &mut Context<'_>, slot: Slot) -> i64 {
     let last = match ctx.core.keyspace.view::<SortedSet>(slot) {
-        Ok(set) if lock::stored_limit(&set).is_some() => None,
-        Ok(set) => set.get(set.len() - 1).map(|(score, _)| score as i64),
-        Err(_) => None,
+        Ok(view) => view.get(view.len() - 1).map_or(0.0, |(score, _)| score) as i64,
+        Err(_) => 0,
     };
-    let deadline = last.map(|last| ctx.core.keyspace.now().at(UnixMillis(last)));
-    ctx.core.keyspace.set_deadline(slot, deadline);
+    let deadline = ctx.core.keyspace.now().at(UnixMillis(last));
+    ctx.core.keyspace.set_deadline(slot, Some(deadline));
     last
 }
 
 /// `SEM.LIMIT key limit`: OK. 0 removes the limit. Clients that wait are served if it has grown.
 fn set_limit(ctx: &mut Context<'_>) -> CommandResult {
-    let limit = ctx.args.get(2);
-    let limit = match parse_i64(limit).ok_or(BAD_LIMIT)? {
+    let limit = match parse_i64(ctx.args.get(2)).ok_or(BAD_LIMIT)? {
         0 => None,
         limit => Some(checked_limit(usize::try_from(limit).map_err(|_| BAD_LIMIT)?)?),
     };
+    let wanted = limit.map(lock::limit_member);
     let key = ctx.key(1);
     let mut slot = remove_ended(ctx, key)?;
-    let stored = match slot {
-        Some(slot) => lock::stored_limit(&ctx.core.keyspace.view::<SortedSet>(slot)?),
-        None => None,
-    };
-    if stored != limit {
-        if limit.is_some() {
-            check_room(ctx)?;
-            slot = ctx.core.keyspace.find_for_write(key);
+    let mut stored = Vec::new();
+    if let Some(slot) = slot {
+        let set = ctx.core.keyspace.view::<SortedSet>(slot)?;
+        let members = set.iter().filter(|(score, _)| *score == LIMIT_SCORE);
+        stored.extend(members.map(|(_, member)| member.as_ref().to_vec()));
+    }
+    stored.retain(|member| Some(member) != wanted.as_ref());
+    if let Some(wanted) = wanted {
+        check_room(ctx)?;
+        slot = ctx.core.keyspace.find_for_write(key);
+        let known = match slot {
+            Some(slot) => ctx.core.keyspace.view::<SortedSet>(slot)?.score(&wanted),
+            None => None,
+        };
+        if known.is_none() {
+            put(ctx, key, &[(LIMIT_SCORE, wanted)], "semlimit");
         }
-        if let Some((slot, stored)) = slot.zip(stored) {
-            let is_gone = remove(ctx, key, slot, &[&lock::limit_member(stored)], "semlimit");
-            if !is_gone && limit.is_none() {
-                let last = set_end(ctx, slot).unwrap_or_default();
-                ctx.instead_with(&[b"PEXPIREAT", key.bytes], last);
-            }
-        }
-        if let Some(limit) = limit {
-            put(ctx, key, &[(LIMIT_SCORE, lock::limit_member(limit))], "semlimit");
+        forget_limits(ctx, key, &stored);
+    } else if let Some(slot) = slot.filter(|_| !stored.is_empty()) {
+        let stored: Vec<&[u8]> = stored.iter().map(Vec::as_slice).collect();
+        if !remove(ctx, key, slot, &stored, "semlimit") {
+            let last = set_end(ctx, slot);
+            ctx.instead_with(&[b"PEXPIREAT", key.bytes], last);
         }
     }
     ctx.reply.ok();
     Ok(Outcome::Replied)
+}
+
+/// Removes the limits that another one has replaced.
+fn forget_limits(ctx: &mut Context<'_>, key: Key<'_>, stored: &[Vec<u8>]) {
+    let Some(slot) = ctx.core.keyspace.find_for_write(key).filter(|_| !stored.is_empty()) else {
+        return;
+    };
+    ctx.core.keyspace.edit::<SortedSet, _>(slot, |set| {
+        for member in stored {
+            set.remove(member);
+        }
+    });
+    ctx.instead_gathered(|_, request| {
+        request.extend([b"ZREM".to_vec(), key.bytes.to_vec()]);
+        request.extend(stored.iter().cloned());
+    });
 }
 
 /// The permits of a request: the arguments from the third one on, up to `end`.

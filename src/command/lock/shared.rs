@@ -14,8 +14,8 @@ use super::{
 use crate::clock::Deadline;
 use crate::collections::table::Slot;
 use crate::config::KeyspaceEvents;
-use crate::gate::locks;
 use crate::gate::readers::{self, Change};
+use crate::gate::{locks, sessions};
 use crate::keyspace::Key;
 use crate::keyspace::lock_history::HoldingEnd;
 use crate::keyspace::locks::{At, EndReason, Former, Held};
@@ -189,8 +189,11 @@ pub(super) fn downgrade(ctx: &mut Context<'_>) -> CommandResult {
 /// without an end gets the longest one.
 fn become_reader(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, lock: &Lock<'_>) {
     let (database, now) = (ctx.core.keyspace.selected(), ctx.core.keyspace.now());
-    let until = ctx.core.keyspace.entry(slot).deadline();
-    let until = until.unwrap_or_else(|| now.after(LEASE_MS_MAX));
+    // A reader's lease is on the clock that nobody can set.
+    let deadline = ctx.core.keyspace.entry(slot).deadline();
+    let until = deadline.filter(|deadline| deadline.is_on_boot_clock()).unwrap_or_else(|| {
+        now.after(deadline.map_or(LEASE_MS_MAX, |deadline| now.remaining_ms(deadline)))
+    });
     let fence = lock.fence.unwrap_or_else(|| ctx.core.keyspace.locks.fences.grant());
     let mut writers = Vec::new();
     if let Ok(hash) = ctx.core.keyspace.view::<Hash>(slot) {
@@ -200,12 +203,17 @@ fn become_reader(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, lock: &Lock<'_
             }
         });
     }
-    if let Some(held) = ctx.core.keyspace.locks.remove(At::key(database, key.bytes)) {
-        let (place, end) = ((database, key), HoldingEnd::Exchanged);
-        locks::note_ended_at(ctx.core, place, &held, (end, &lock.owner));
-    }
     let at = At::reader(database, key.bytes, &lock.owner);
-    note_reader(ctx, at, fence, lock.session, until);
+    match ctx.core.keyspace.locks.remove(At::key(database, key.bytes)) {
+        // It stays with its client, whoever asks, and may still be taken back.
+        Some(held) => {
+            let held = Held { fence, ..held }.read_until(until, lock.since_ms);
+            ctx.core.keyspace.locks.insert(at, held);
+            ctx.core.keyspace.locks.note_downgraded(at);
+            sessions::look_again(&mut ctx.core.keyspace, at);
+        }
+        None => note_reader(ctx, at, fence, lock.session, until),
+    }
     readers::write(ctx.core, at, Some(slot), Change::Granted);
     remove_fields(ctx, key, slot, &writers);
     ctx.effect = Effect::Instead;

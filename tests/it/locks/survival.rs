@@ -844,3 +844,18 @@ fn permits_end_by_time_wherever_their_semaphore_has_gone() {
     server.advance(101_000);
     assert_eq!(integer(&mut client, "ZCARD s"), 1);
 }
+
+#[test]
+fn a_replica_counts_the_permits_of_a_semaphore_that_keeps_its_limit() {
+    let (dir, other) = (tempfile::tempdir(), tempfile::tempdir());
+    let (dir, other) = (dir.expect("a folder"), other.expect("a folder"));
+    let primary = start(dir.path(), &[]);
+    let mut client = primary.connect();
+    for line in ["SEM.LIMIT empty 3", "SEM.LIMIT pool 1"] {
+        assert_eq!(client.call(&words(line)).show(), "OK");
+    }
+    permitted(&mut client, "SEM.ACQUIRE pool alice PX 600000");
+    let replica = start(other.path(), &[]);
+    let mut there = following(&replica, &primary);
+    assert!(there.ask("INFO locks").text().contains("sem_permits_held:1\r\n"));
+}

@@ -268,3 +268,27 @@ fn what_memory_s_limit_costs_is_told_and_protected_keys_stay() {
     let doctor = ask(&mut client, "MEMORY DOCTOR");
     assert!(doctor.contains(" and 1 requests refused"), "{doctor}");
 }
+
+#[test]
+fn a_semaphore_that_keeps_its_limit_is_not_evicted_with_permits_or_without() {
+    let server = Process::start("maxmemory-policy allkeys-lru");
+    let mut client = server.connect();
+    assert_eq!(ask(&mut client, "SEM.LIMIT empty 3"), "OK");
+    let limit = info(&mut client, "used_memory") + ROOM;
+    assert_eq!(ask(&mut client, &format!("CONFIG SET maxmemory {limit}")), "OK");
+    let fill = |client: &mut Client| {
+        ask(client, "DEBUG POPULATE 20000 filler 1000");
+        for number in 0..1000 {
+            assert_eq!(ask(client, &format!("SET more:{number} value")), "OK");
+        }
+        assert!(info(client, "evicted_keys") > 1000);
+    };
+    fill(&mut client);
+    assert_eq!(ask(&mut client, "EXISTS empty"), "(integer) 1");
+    assert_eq!(ask(&mut client, "FLUSHALL"), "OK");
+    for line in ["SEM.LIMIT empty 3", "SEM.LIMIT pool 1", "SEM.ACQUIRE pool alice PX 600000"] {
+        ask(&mut client, line);
+    }
+    fill(&mut client);
+    assert_eq!(ask(&mut client, "EXISTS empty pool"), "(integer) 2");
+}

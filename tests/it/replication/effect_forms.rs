@@ -651,6 +651,9 @@ fn readers_are_fields_with_deadlines() {
     assert_eq!(taken(&server), "DEL jobs");
 }
 
+/// A semaphore that keeps its limit ends later than any permit.
+const END: &str = "PEXPIREAT pool 9007199254740992";
+
 #[test]
 fn semaphores_are_sorted_sets_that_end_with_their_last_permit_or_keep_a_limit() {
     let (server, mut client) = start(&[]);
@@ -672,14 +675,14 @@ fn semaphores_are_sorted_sets_that_end_with_their_last_permit_or_keep_a_limit() 
                 &unit(&[&both(2000), "PEXPIREAT pool now+2000"]),
             ),
             (&format!("SEM.RENEW pool {permits} x#1#1 PX 3000 ALLORNONE"), ""),
-            ("SEM.LIMIT pool 5", &unit(&[&limit(5), "PERSIST pool"])),
+            ("SEM.LIMIT pool 5", &unit(&[&limit(5), END])),
             ("SEM.LIMIT pool 5", ""),
-            ("SEM.LIMIT pool 6", &unit(&["ZREM pool :limit#5", &limit(6)])),
-            (&format!("SEM.RENEW pool {permits} PX 3000"), &both(3000)),
+            ("SEM.LIMIT pool 6", &unit(&[&limit(6), END, "ZREM pool :limit#5"])),
+            (&format!("SEM.RENEW pool {permits} PX 3000"), &unit(&[&both(3000), END])),
             ("SEM.LIMIT pool 0", &unit(&["ZREM pool :limit#6", "PEXPIREAT pool now+3000"])),
             (&format!("SEM.RELEASE pool {permits} x#1#1 ALLORNONE"), ""),
             (&format!("SEM.RELEASE pool {permits} ALLORNONE"), &format!("ZREM pool {permits}")),
-            ("SEM.LIMIT pool 5", &limit(5)),
+            ("SEM.LIMIT pool 5", &unit(&[&limit(5), END])),
             ("SEM.LIMIT pool 0", "ZREM pool :limit#5"),
         ],
     );
