@@ -28,6 +28,7 @@ use rustix::time::{ClockId, clock_gettime};
 const KEYS: usize = 1_000_000;
 const BATCH: usize = 64;
 const VALUE: [u8; 32] = [b'v'; 32];
+const FLAGS: ClientFlags = ClientFlags::AUTHENTICATED;
 
 /// A keyspace, the rest of the server, one client.
 struct Gate {
@@ -66,8 +67,7 @@ impl Gate {
             State::new(&TABLE, config, clock, Logger::silent(), mio::Poll::new().expect("a poll"));
         let (stream, _) = mio::net::UnixStream::pair().expect("a pair of sockets");
         let client = state.clients.insert(|id| {
-            let flags = ClientFlags::AUTHENTICATED;
-            Client::new(id, flags, Stream::Unix(stream), Address::Unknown, Address::Unknown, 0)
+            Client::new(id, FLAGS, Stream::Unix(stream), Address::Unknown, Address::Unknown, 0)
         });
         state.refresh_fast_path();
         state.stats.timing.start();
@@ -105,7 +105,7 @@ impl Gate {
             let reply = ReplyWriter::new(&mut self.output, Protocol::Resp2);
             let caller = Caller::Client(self.client);
             // None of these requests waits.
-            let _ = gate::Gate { core: &mut self.core, caller, reply }.execute(&request);
+            let _ = gate::Gate::new(&mut self.core, caller, reply).execute(&request, FLAGS);
         }
         let replied = self.output.len();
         self.output.clear();

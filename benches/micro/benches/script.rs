@@ -20,6 +20,8 @@ use latchkey::state::context::Caller;
 use latchkey::state::{Core, State};
 use latchkey::sys::log::Logger;
 
+const FLAGS: ClientFlags = ClientFlags::AUTHENTICATED;
+
 /// A keyspace, the rest of the server, one client.
 struct Gate {
     core: Core,
@@ -36,8 +38,7 @@ impl Gate {
         let mut state = State::new(&TABLE, config, clock, Logger::silent(), poll);
         let (stream, _) = mio::net::UnixStream::pair().expect("a pair of sockets");
         let client = state.clients.insert(|id| {
-            let flags = ClientFlags::AUTHENTICATED;
-            Client::new(id, flags, Stream::Unix(stream), Address::Unknown, Address::Unknown, 0)
+            Client::new(id, FLAGS, Stream::Unix(stream), Address::Unknown, Address::Unknown, 0)
         });
         state.refresh_fast_path();
         state.stats.timing.start();
@@ -53,7 +54,7 @@ impl Gate {
         let reply = ReplyWriter::new(&mut self.output, Protocol::Resp2);
         let caller = Caller::Client(self.client);
         // None of these requests waits.
-        let _ = gate::Gate { core: &mut self.core, caller, reply }.execute(&request);
+        let _ = gate::Gate::new(&mut self.core, caller, reply).execute(&request, FLAGS);
         self.output.pieces().next().map(|piece| piece.to_vec()).unwrap_or_default()
     }
 
