@@ -6,7 +6,7 @@ use super::catalogue::Catalogue;
 use super::*;
 use crate::command::TABLE;
 use crate::gate::keys::keys_of;
-use crate::gate::users;
+use crate::gate::users::{self, Databases};
 use crate::keyspace::DbIndex;
 use crate::resp::request::Range;
 
@@ -41,7 +41,12 @@ fn denied(user: &User, request: &str) -> String {
     let args = Args::new(request.as_bytes(), &ranges);
     let command = TABLE.find(args.get(0)).expect("a command");
     let sub = args.iter_from(1).next().and_then(|name| TABLE.find_subcommand(command, name));
-    match users::check_user(user, sub.unwrap_or(command), args, (DbIndex::ZERO, 16)) {
+    match users::check_user(
+        user,
+        sub.unwrap_or(command),
+        args,
+        Databases { selected: DbIndex::ZERO, count: 16 },
+    ) {
         Ok(()) => String::new(),
         Err(denied) => format!("{} {}", denied.reason.word(), denied.argument),
     }

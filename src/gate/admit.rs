@@ -135,8 +135,7 @@ fn check_rights(core: &Core, client: &Client, asked: &Asked<'_>) -> Result<(), V
     }
     users::check(&core.state, client, command, asked.args).map_err(Verdict::Deny)?;
     if core.state.cluster.is_some() {
-        let flags = core.state.flags_of(command, asked.args);
-        cluster::check(core, client, (command, flags), asked.args)?;
+        cluster::check(core, client, command, asked.args)?;
     } else if core.state.replication.is_replica()
         && client.flags.contains(ClientFlags::CAN_REDIRECT)
     {

@@ -173,22 +173,22 @@ pub fn is_as_valkey(config: &Config) -> bool {
     config.compatible_with.is_valkey() || config.cluster_databases > 1
 }
 
-/// Checks where a client's command with these flags is served; for EXEC, where all its commands
+/// Checks where a client's command is served; for EXEC, where all its commands
 /// are. Errors: the redirection.
 pub fn check(
     core: &Core,
     client: &Client,
-    (command, flags): (&'static Command, Flags),
+    command: &'static Command,
     args: Args<'_>,
 ) -> Result<(), CommandError> {
-    let placed = place(core, client, (command, flags), args);
+    let placed = place(core, client, command, args);
     placed.map(drop).map_err(|elsewhere| error(&core.state, Some(client), elsewhere))
 }
 
 fn place(
     core: &Core,
     client: &Client,
-    (command, flags): (&'static Command, Flags),
+    command: &'static Command,
     args: Args<'_>,
 ) -> Result<Option<HashSlot>, Elsewhere> {
     let Some(cluster) = core.state.cluster.as_deref() else { return Ok(None) };
@@ -202,7 +202,7 @@ fn place(
     let mut decision = Decision {
         cluster,
         client: client.flags,
-        flags,
+        flags: core.state.flags_of(command, args),
         is_migrate: command.spec.key_rule == KeyRule::Migrated,
         leaves_database: false,
         is_queued: transaction.is_some() && queued.is_none() && !command.is(Flags::NEVER_QUEUED),

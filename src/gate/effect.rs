@@ -12,8 +12,8 @@ use crate::state::context::{Context, Effect};
 use crate::state::{Core, State};
 use crate::types::Value;
 
-/// Elements of a stored value in one request.
-const ELEMENTS_REPEATED_MAX: usize = 1024;
+/// Words of a stored value in one request: an even number, as members have scores.
+const WORDS_REPEATED_MAX: usize = 2048;
 
 impl Context<'_> {
     /// Whether the effects are used at all. If not, requests to be replicated need not be built.
@@ -32,24 +32,20 @@ impl Context<'_> {
         }
     }
 
-    /// Repeats a stored key: DEL if the key existed before, then its present value as arguments of
-    /// `verb`, divided among several requests. `words` returns the value's arguments, of which each
-    /// element has `words_each`.
+    /// Repeats a stored key, which is not there yet: its value as arguments of `verb`, divided
+    /// among several requests. `words` returns the value's arguments.
     pub fn instead_stored(
         &mut self,
-        (key, was_there): (Key<'_>, bool),
-        (verb, words_each): (&[u8], usize),
+        key: Key<'_>,
+        verb: &[u8],
         words: impl FnOnce(ValueRef<'_, Value>) -> Option<Vec<Vec<u8>>>,
     ) {
-        if was_there {
-            self.instead(&[b"DEL", key.bytes]);
-        }
         if !self.is_heard() {
             return;
         }
         let Some(slot) = self.core.keyspace.find(key) else { return };
         let Some(words) = words(self.core.keyspace.entry(slot).value()) else { return };
-        for some in words.chunks(ELEMENTS_REPEATED_MAX * words_each) {
+        for some in words.chunks(WORDS_REPEATED_MAX) {
             let request = [verb, key.bytes].into_iter().chain(some.iter().map(Vec::as_slice));
             self.instead(&request.collect::<Vec<_>>());
         }

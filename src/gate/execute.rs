@@ -584,7 +584,7 @@ impl Gate<'_> {
             || state.stats.timing.is_large(replied | call.args.span())
         {
             let replied = self.reply.output().len().saturating_sub(before);
-            note(state, self.caller, call, (nanoseconds, replied));
+            note(state, self.caller, call, Costs { nanoseconds, bytes: replied as u64 });
         }
         if call.origin == Origin::Client {
             self.uncounted = Some(command.id);
@@ -594,20 +594,17 @@ impl Gate<'_> {
     }
 }
 
-/// Adds a command to the logs in which it belongs. `nanoseconds`: its run time. `replied`: the
-/// bytes of its reply.
+/// Adds a command to the logs in which it belongs. `costs`: its run time, and the bytes of its
+/// reply.
 #[cold]
-fn note(state: &mut State, caller: Caller, call: &Call<'_>, (nanoseconds, replied): (u64, usize)) {
+fn note(state: &mut State, caller: Caller, call: &Call<'_>, costs: Costs) {
     let command = call.command;
+    let Costs { nanoseconds, bytes: replied } = costs;
     if state.stats.hot_keys.is_some() && caller.client().is_some() {
-        hot_keys::charge(state, call, Costs { nanoseconds, bytes: replied as u64 });
+        hot_keys::charge(state, call, costs);
     }
     if slot_costs::are_counted(state) {
-        // The whole microseconds by which the command's sum grows: the slots' sums then agree with
-        // INFO commandstats.
-        let sum = state.stats.command_stats[command.id.index()].nanoseconds;
-        let us = sum / 1000 - sum.saturating_sub(nanoseconds) / 1000;
-        slot_costs::charge(state, caller, call, (us, replied));
+        slot_costs::charge(state, caller, call, costs);
     }
     let us = nanoseconds / 1000;
     let time = state.clock.now().unix_seconds();
@@ -623,7 +620,7 @@ fn note(state: &mut State, caller: Caller, call: &Call<'_>, (nanoseconds, replie
         ),
         (
             LogKind::LargeReply,
-            replied as u64,
+            replied,
             config.commandlog_reply_larger_than,
             config.commandlog_large_reply_max_len,
         ),

@@ -12,7 +12,7 @@ use crate::clock::Deadline;
 use crate::collections::hash_slot::HashSlot;
 use crate::config::KeyspaceEvents;
 use crate::gate::{effect, permits, publish};
-use crate::keyspace::DbIndex;
+use crate::keyspace::DatabaseKey;
 use crate::resp::number;
 use crate::resp::owned::OwnedRequest;
 use crate::resp::reply::scalars;
@@ -26,7 +26,7 @@ use crate::types::sorted_set::{self, SortedSet};
 pub fn note_permits(
     core: &mut Core,
     client: ClientId,
-    (database, key): (DbIndex, &[u8]),
+    at: DatabaseKey<'_>,
     permits: Vec<Box<[u8]>>,
 ) {
     if core.state.handed.has_many() {
@@ -37,23 +37,15 @@ pub fn note_permits(
             set.is_some_and(|set| set.score(permit).is_some())
         });
     }
-    let what = What::Permits { database, key: key.into(), permits };
+    let what = What::Permits { database: at.database, key: at.key.into(), permits };
     core.state.handed.push(Handed { client, sent_at: None, what });
 }
 
 /// A client learns of these permits, which may have been handed to another one before.
-pub fn know_permits(
-    core: &mut Core,
-    client: ClientId,
-    (database, key): (DbIndex, &[u8]),
-    known: &[&[u8]],
-) {
+pub fn know_permits(core: &mut Core, client: ClientId, at: DatabaseKey<'_>, known: &[&[u8]]) {
     if !known.is_empty() && !core.state.handed.is_empty() {
-        core.state.handed.retain_permits(|its_client, its_database, its_key, permit| {
-            its_client == client
-                || its_database != database
-                || its_key != key
-                || !known.contains(&permit)
+        core.state.handed.retain_permits(|its_client, database, key, permit| {
+            its_client == client || at != DatabaseKey { database, key } || !known.contains(&permit)
         });
     }
 }
@@ -81,13 +73,16 @@ pub fn take_back(core: &mut Core) {
         }
     }
     core.state.handed.give(kept);
+    if !core.keyspace.events.is_empty() {
+        publish::publish_events(core);
+    }
 }
 
 fn take_back_one(core: &mut Core, handed: &Handed) {
     let (wait, reply, deadline) = match &handed.what {
         What::Served { wait, reply, deadline } => (wait, reply, *deadline),
         What::Permits { database, key, permits } => {
-            return give_permits_back(core, (*database, key), permits);
+            return give_permits_back(core, DatabaseKey { database: *database, key }, permits);
         }
         What::Renewed(renewed) => return permits::take_renewal_back(core, handed.client, renewed),
     };
@@ -97,12 +92,12 @@ fn take_back_one(core: &mut Core, handed: &Handed) {
     if !is_here(core, key) {
         return;
     }
-    let at = (wait.database, *key);
+    let taken = Taken { at: DatabaseKey { database: wait.database, key }, elements, deadline };
     match core.state.commands.get(wait.command).spec.name {
-        "BLPOP" => push_back(core, at, (End::Front, elements), deadline),
-        "BRPOP" => push_back(core, at, (End::Back, elements), deadline),
-        "BLMPOP" => push_back(core, at, (named_end(&wait.request), elements), deadline),
-        "BZPOPMIN" | "BZPOPMAX" | "BZMPOP" | "BZPOPDUE" => add_back(core, at, elements, deadline),
+        "BLPOP" => push_back(core, &taken, End::Front),
+        "BRPOP" => push_back(core, &taken, End::Back),
+        "BLMPOP" => push_back(core, &taken, named_end(&wait.request)),
+        "BZPOPMIN" | "BZPOPMAX" | "BZMPOP" | "BZPOPDUE" => add_back(core, &taken),
         _ => {}
     }
 }
@@ -124,108 +119,93 @@ fn named_end(request: &OwnedRequest) -> End {
     }
 }
 
-/// Puts elements back to the end from which they were taken in this order.
-fn push_back(
-    core: &mut Core,
-    (database, key): (DbIndex, &[u8]),
-    (end, elements): (End, &[&[u8]]),
+/// What a client was handed of a collection.
+struct Taken<'a> {
+    at: DatabaseKey<'a>,
+    /// In the order of the reply; those of a sorted set each with its score after it.
+    elements: &'a [&'a [u8]],
+    /// The key's deadline before.
     deadline: Option<Deadline>,
-) {
+}
+
+/// Puts elements back to the end from which they were taken in this order.
+fn push_back(core: &mut Core, taken: &Taken<'_>, end: End) {
     let limits = list::Limits::from_setting(core.state.config.list_max_listpack_size);
     let (event, command) = match end {
         End::Front => ("lpush", &b"LPUSH"[..]),
         End::Back => ("rpush", &b"RPUSH"[..]),
     };
+    let elements = || taken.elements.iter().rev().copied();
     let push = |list: &mut Edit<'_, List>| {
-        elements.iter().rev().for_each(|element| list.push(end, element, &limits));
+        elements().for_each(|element| list.push(end, element, &limits));
+        (KeyspaceEvents::LIST, event, taken.elements.len())
     };
-    let Some(is_new) = change(core, (database, key), deadline, push) else { return };
-    announce(core, (database, key), (KeyspaceEvents::LIST, event, elements.len()));
-    let request = [command, key].into_iter().chain(elements.iter().rev().copied());
-    repeat(core, (database, key), &request.collect::<Vec<_>>(), deadline.filter(|_| is_new));
+    let Some(is_new) = change(core, taken, push) else { return };
+    let request = [command, taken.at.key].into_iter().chain(elements());
+    repeat(core, taken, &request.collect::<Vec<_>>(), is_new);
 }
 
-/// Puts members back, unless they have been added again. `members`: each with its score after it.
-fn add_back(
-    core: &mut Core,
-    (database, key): (DbIndex, &[u8]),
-    members: &[&[u8]],
-    deadline: Option<Deadline>,
-) {
+/// Puts members back, unless they have been added again.
+fn add_back(core: &mut Core, taken: &Taken<'_>) {
     let config = &core.state.config;
     let limits = sorted_set::Limits {
         entries: config.zset_max_listpack_entries,
         value: config.zset_max_listpack_value,
     };
+    let members = || taken.elements.chunks_exact(2);
     let add = |set: &mut Edit<'_, SortedSet>| {
-        for pair in members.chunks_exact(2) {
+        for pair in members() {
             set.update(pair[0], limits, |old| match old {
                 None => number::parse_f64(pair[1]),
                 Some(_) => None,
             });
         }
+        (KeyspaceEvents::ZSET, "zadd", members().len())
     };
-    let Some(is_new) = change(core, (database, key), deadline, add) else { return };
-    announce(core, (database, key), (KeyspaceEvents::ZSET, "zadd", members.len() / 2));
-    let mut request = vec![&b"ZADD"[..], key, b"NX"];
-    request.extend(members.chunks_exact(2).flat_map(|pair| [pair[1], pair[0]]));
-    repeat(core, (database, key), &request, deadline.filter(|_| is_new));
+    let Some(is_new) = change(core, taken, add) else { return };
+    let mut request = vec![&b"ZADD"[..], taken.at.key, b"NX"];
+    request.extend(members().flat_map(|pair| [pair[1], pair[0]]));
+    repeat(core, taken, &request, is_new);
 }
 
-/// Changes the collection under a key, or a new one with this deadline. Returns whether it is new.
-/// None: nothing has changed, as the key has another type or would have expired.
+/// Changes the collection from which elements were taken, or a new one with its deadline. `edit`
+/// returns the event, and the number of changes. Returns whether the collection is new. None:
+/// nothing has changed, as the key has another type or would have expired.
 fn change<C: Collection + Default>(
     core: &mut Core,
-    (database, key): (DbIndex, &[u8]),
-    deadline: Option<Deadline>,
-    edit: impl FnOnce(&mut Edit<'_, C>),
+    taken: &Taken<'_>,
+    edit: impl FnOnce(&mut Edit<'_, C>) -> (KeyspaceEvents, &'static str, usize),
 ) -> Option<bool> {
-    core.keyspace.in_database(database, |keyspace| {
-        let key = keyspace.key(key);
-        match keyspace.slot_of::<C>(key) {
-            Err(_) => None,
-            Ok(Some(slot)) => {
-                keyspace.edit::<C, _>(slot, edit);
-                Some(false)
+    core.keyspace.in_database(taken.at.database, |keyspace| {
+        let key = keyspace.key(taken.at.key);
+        let slot = keyspace.slot_of::<C>(key).ok()?;
+        let (class, event, count) = match slot {
+            Some(slot) => keyspace.edit::<C, _>(slot, edit),
+            None if taken.deadline.is_some_and(|deadline| keyspace.now().is_past(deadline)) => {
+                return None;
             }
-            Ok(None) if deadline.is_some_and(|deadline| keyspace.now().is_past(deadline)) => None,
-            Ok(None) => {
+            None => {
                 let mut collection = C::default();
-                edit(&mut Edit::unnoted(&mut collection));
-                keyspace.insert_collection_until(key, collection, deadline);
-                Some(true)
+                let changed = edit(&mut Edit::unnoted(&mut collection));
+                keyspace.insert_collection_until(key, collection, taken.deadline);
+                changed
             }
-        }
+        };
+        keyspace.changed_by(count as u64, class, event, taken.at.key);
+        Some(slot.is_none())
     })
 }
 
-fn announce(
-    core: &mut Core,
-    (database, key): (DbIndex, &[u8]),
-    (class, event, count): (KeyspaceEvents, &'static str, usize),
-) {
-    core.keyspace.in_database(database, |keyspace| {
-        keyspace.changed_by(count as u64, class, event, key);
-    });
-    if !core.keyspace.events.is_empty() {
-        publish::publish_events(core);
-    }
-}
-
-/// Repeats a request in a unit of its own, with the key's deadline if it is given.
-fn repeat(
-    core: &mut Core,
-    (database, key): (DbIndex, &[u8]),
-    request: &[&[u8]],
-    deadline: Option<Deadline>,
-) {
+/// Repeats a request in a unit of its own, with the key's deadline if the key is new.
+fn repeat(core: &mut Core, taken: &Taken<'_>, request: &[&[u8]], is_new: bool) {
     if !core.state.effects.is_heard() {
         return;
     }
+    let DatabaseKey { database, key } = taken.at;
     let apart = core.state.effects.begin_apart();
     effect::note_deletions(core);
     core.state.effects.push(database, request.iter().copied());
-    if let Some(deadline) = deadline {
+    if let Some(deadline) = taken.deadline.filter(|_| is_new) {
         let at_ms = number::format_i64(deadline.unix(core.keyspace.shown_offset_ms()).0);
         core.state.effects.push(database, [&b"PEXPIREAT"[..], key, at_ms.as_ref()].into_iter());
     }
@@ -233,12 +213,9 @@ fn repeat(
 }
 
 /// Removes permits of which no client has learnt.
-fn give_permits_back(core: &mut Core, (database, key): (DbIndex, &[u8]), given: &[Box<[u8]>]) {
-    permits::remove(core, (database, key), "semrelease", |view| {
+fn give_permits_back(core: &mut Core, at: DatabaseKey<'_>, given: &[Box<[u8]>]) {
+    permits::remove(core, at, "semrelease", |view| {
         let held = given.iter().filter(|permit| view.score(permit).is_some());
         held.map(|permit| permit.to_vec()).collect()
     });
-    if !core.keyspace.events.is_empty() {
-        publish::publish_events(core);
-    }
 }

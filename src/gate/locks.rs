@@ -206,7 +206,8 @@ pub fn announce_end(core: &mut Core, at: At<'_>, held: &Held, reason: EndReason)
     }
     let at_ms = core.state.now.unix().0;
     let owner = owner_had(&mut core.keyspace, at, held);
-    note_ended(core, at, held, (HoldingEnd::Lost(reason), owner.as_deref().unwrap_or_default()));
+    let end = HoldingEnd::Lost(reason);
+    note_ended(core, at, Ending { held, end, owner: owner.as_deref().unwrap_or_default() });
     let who = owner.unwrap_or_else(|| client_had(&core.state, held));
     let fence = held.fence;
     core.keyspace.locks.note_end(End { database, key: key.into(), fence, reason, at_ms, who });
@@ -282,7 +283,8 @@ fn note_history(core: &mut Core, gone: &Gone) {
             let owner = owner_had(&mut core.keyspace, At { database, key: &key, reader }, held);
             let end = HoldingEnd::Lost(EndReason::Deleted);
             let key = core.keyspace.key(&key);
-            note_holding(core, (database, key), held, (end, &owner.unwrap_or_default()));
+            let owner = &owner.unwrap_or_default();
+            note_holding(core, database, key, Ending { held, end, owner });
         }
     }
     let awaited =
@@ -439,7 +441,8 @@ pub fn give_up(core: &mut Core, at: At<'_>, granted: &Granted, restored: &mut Re
         let lock = lock::read(entry.value(), &core.keyspace.now()).ok()??;
         Some(Box::from(&*lock.owner))
     });
-    note_ended(core, at, &held, (HoldingEnd::TakenBack, owner.as_deref().unwrap_or_default()));
+    let (end, owner) = (HoldingEnd::TakenBack, owner.as_deref().unwrap_or_default());
+    note_ended(core, at, Ending { held: &held, end, owner });
     if !core.keyspace.locks.is_held(database, key) {
         note_freed(core, database, key);
     }
@@ -720,31 +723,30 @@ fn tell_lost(state: &mut State, lost: &LostLock) {
     limits::check_output_limit(state, id);
 }
 
+/// A holding that ends now.
+#[derive(Clone, Copy)]
+pub struct Ending<'a> {
+    pub held: &'a Held,
+    pub end: HoldingEnd,
+    pub owner: &'a [u8],
+}
+
 /// Remembers a holding that ends now, and adds it to the latency monitor.
-fn note_ended(core: &mut Core, at: At<'_>, held: &Held, (end, owner): (HoldingEnd, &[u8])) {
+fn note_ended(core: &mut Core, at: At<'_>, ending: Ending<'_>) {
     let key = core.keyspace.key(at.key);
-    note_ended_at(core, (at.database, key), held, (end, owner));
+    note_ended_at(core, at.database, key, ending);
 }
 
 /// The same for a key whose hash is known.
-pub fn note_ended_at(
-    core: &mut Core,
-    (database, key): (DbIndex, Key<'_>),
-    held: &Held,
-    (end, owner): (HoldingEnd, &[u8]),
-) {
-    note_holding(core, (database, key), held, (end, owner));
-    if matches!(end, HoldingEnd::Released | HoldingEnd::Lost(_)) {
-        note_latency(&mut core.state, "lock-hold", held.since_us);
+pub fn note_ended_at(core: &mut Core, database: DbIndex, key: Key<'_>, ending: Ending<'_>) {
+    note_holding(core, database, key, ending);
+    if matches!(ending.end, HoldingEnd::Released | HoldingEnd::Lost(_)) {
+        note_latency(&mut core.state, "lock-hold", ending.held.since_us);
     }
 }
 
-fn note_holding(
-    core: &mut Core,
-    (database, key): (DbIndex, Key<'_>),
-    held: &Held,
-    (end, owner): (HoldingEnd, &[u8]),
-) {
+fn note_holding(core: &mut Core, database: DbIndex, key: Key<'_>, ending: Ending<'_>) {
+    let Ending { held, end, owner } = ending;
     let held_us = (core.state.now.boot_us - held.since_us).max(0).unsigned_abs();
     let (fence, at_ms) = (held.fence, core.state.now.unix().0);
     let ended = Ended { fence, at_ms, held_us, end, owner };

@@ -9,8 +9,8 @@ use crate::client::handed::{Renewed, RenewedPermit};
 use crate::clock::UnixMillis;
 use crate::config::KeyspaceEvents;
 use crate::gate::publish;
-use crate::keyspace::DbIndex;
 use crate::keyspace::permits::PermitSession;
+use crate::keyspace::{DatabaseKey, DbIndex};
 use crate::state::{Core, State};
 use crate::types::lock;
 use crate::types::sorted_set::{Limits, SortedSet, SortedSetView};
@@ -49,7 +49,7 @@ pub fn remove_ended(core: &mut Core, database: DbIndex, key: &[u8]) {
         return;
     }
     let now_ms = core.state.now.unix().0 as f64;
-    remove(core, (database, key), "semexpired", |view| {
+    remove(core, DatabaseKey { database, key }, "semexpired", |view| {
         // Another kind of sorted set is left alone.
         if view.iter().any(|(score, member)| !lock::is_of_semaphore(score, member.as_ref())) {
             return Vec::new();
@@ -62,10 +62,11 @@ pub fn remove_ended(core: &mut Core, database: DbIndex, key: &[u8]) {
 /// Removes the permits of a semaphore that `which` chooses: here, in the AOF and at replicas.
 pub fn remove(
     core: &mut Core,
-    (database, key): (DbIndex, &[u8]),
+    at: DatabaseKey<'_>,
     event: &'static str,
     which: impl FnOnce(&SortedSetView<'_>) -> Vec<Vec<u8>>,
 ) {
+    let DatabaseKey { database, key } = at;
     let removed = core.keyspace.in_database(database, |keyspace| {
         let name = keyspace.key(key);
         let slot = keyspace.find_quietly(name)?;
@@ -147,10 +148,10 @@ pub fn on_time(core: &mut Core) {
         };
         // A server that stood still until the permits had ended cannot know of signs of life.
         let stood_still = client.is_some() && now_us - at_us > STALL_US;
-        let mut left_ms = set_deadlines(core, &session, (until_ms, Change::Later), false);
+        let mut left_ms = set_deadlines(core, &session, Until::AtLeast(until_ms), false);
         if left_ms.is_none() && stood_still {
             let until_ms = now_ms + session.lease_ms;
-            left_ms = set_deadlines(core, &session, (until_ms, Change::Later), true);
+            left_ms = set_deadlines(core, &session, Until::AtLeast(until_ms), true);
         }
         if let Some(left_ms) = left_ms {
             let at_us = half_from_now(&core.state, left_ms);
@@ -161,14 +162,12 @@ pub fn on_time(core: &mut Core) {
 
 /// Binds the permits of an owner to a client, and renews them. False: the owner has none of this
 /// semaphore.
-pub fn bind(
-    core: &mut Core,
-    (database, key, owner): (DbIndex, &[u8], &[u8]),
-    client: ClientId,
-) -> bool {
-    let Some(session) = core.keyspace.permits.take(database, key, owner) else { return false };
+pub fn bind(core: &mut Core, at: DatabaseKey<'_>, owner: &[u8], client: ClientId) -> bool {
+    let Some(session) = core.keyspace.permits.take(at.database, at.key, owner) else {
+        return false;
+    };
     let until_ms = core.state.now.unix().0 + session.lease_ms;
-    let is_held = set_deadlines(core, &session, (until_ms, Change::Later), false).is_some();
+    let is_held = set_deadlines(core, &session, Until::AtLeast(until_ms), false).is_some();
     if is_held {
         begin(core, PermitSession { client: Some(client), ..session });
     }
@@ -205,7 +204,7 @@ pub fn take_renewal_back(core: &mut Core, client: ClientId, renewed: &Renewed) {
         }
         core.keyspace.permits.take(*database, key, owner);
     }
-    put_deadlines(core, (*database, key), false, |view| {
+    put_deadlines(core, DatabaseKey { database: *database, key }, false, |view| {
         let is_left = |one: &&RenewedPermit| view.score(&one.permit) == Some(one.after_ms);
         let changed = permits.iter().filter(|one| one.before_ms != one.after_ms).filter(is_left);
         changed.map(|one| (one.permit.clone(), one.before_ms as i64)).collect()
@@ -233,34 +232,38 @@ fn grant_grace(core: &mut Core, session: PermitSession, stood_still: bool) {
         return;
     }
     let until_ms = core.state.now.unix().0 + session.grace_ms;
-    if set_deadlines(core, &session, (until_ms, Change::Exact), stood_still).is_some() {
+    if set_deadlines(core, &session, Until::Exactly(until_ms), stood_still).is_some() {
         // The session can be attached again until then.
         let at_us = core.state.now.boot_us.saturating_add(session.grace_ms.saturating_mul(1000));
         core.keyspace.permits.insert(PermitSession { client: None, ..session }, at_us);
     }
 }
 
-/// How deadlines are set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Change {
-    /// Deadlines only move to later times.
-    Later,
-    Exact,
+/// A new deadline. Unit: Unix milliseconds.
+#[derive(Clone, Copy, Debug)]
+enum Until {
+    /// A later deadline stays.
+    AtLeast(i64),
+    Exactly(i64),
 }
 
-/// Sets the deadlines of a session's permits that are still held, in Unix milliseconds: here, in
-/// the AOF and at replicas. Returns the milliseconds left until the first of them. None: none is
-/// held. `stood_still`: permits whose time has passed meanwhile have not ended.
+/// Sets the deadlines of a session's permits that are still held: here, in the AOF and at replicas.
+/// Returns the milliseconds left until the first of them. None: none is held. `stood_still`:
+/// permits whose time has passed meanwhile have not ended.
 fn set_deadlines(
     core: &mut Core,
     session: &PermitSession,
-    (until_ms, change): (i64, Change),
+    until: Until,
     stood_still: bool,
 ) -> Option<i64> {
     let now_ms = core.state.now.unix().0;
-    let new = |at: i64| if change == Change::Later { at.max(until_ms) } else { until_ms };
+    let new = |at: i64| match until {
+        Until::AtLeast(until_ms) => at.max(until_ms),
+        Until::Exactly(until_ms) => until_ms,
+    };
     let mut first_ms = None;
-    put_deadlines(core, (session.database, &session.key), stood_still, |view| {
+    let at = DatabaseKey { database: session.database, key: &session.key };
+    put_deadlines(core, at, stood_still, |view| {
         let held = session.permits.iter().filter_map(|permit| {
             let at = view.score(permit).map(|at| at as i64);
             at.filter(|at| stood_still || *at >= now_ms).map(|at| (at, permit))
@@ -268,22 +271,19 @@ fn set_deadlines(
         let held: Vec<(i64, &Box<[u8]>)> = held.collect();
         first_ms = held.iter().map(|(at, _)| new(*at)).min();
         let changed = held.into_iter().filter(|(at, _)| new(*at) != *at);
-        changed.map(|(_, permit)| (permit.clone(), until_ms)).collect()
+        changed.map(|(at, permit)| (permit.clone(), new(at))).collect()
     });
     first_ms.map(|first_ms| first_ms - now_ms)
 }
 
-/// A semaphore's database and key.
-type Semaphore<'a> = (DbIndex, &'a [u8]);
-
 /// Sets the deadlines that `which` gives to permits of a semaphore, in Unix milliseconds.
 fn put_deadlines(
     core: &mut Core,
-    semaphore: Semaphore<'_>,
+    at: DatabaseKey<'_>,
     stood_still: bool,
     which: impl FnOnce(&SortedSetView<'_>) -> Vec<(Box<[u8]>, i64)>,
 ) {
-    let (database, key) = semaphore;
+    let DatabaseKey { database, key } = at;
     let config = &core.state.config;
     let limits =
         Limits { entries: config.zset_max_listpack_entries, value: config.zset_max_listpack_value };

@@ -69,7 +69,7 @@ pub fn write(core: &mut Core, at: At<'_>, slot: Option<Slot>, change: Change) {
         })
     });
     repeat(core, at.database, &request);
-    set_last_deadline(core, at, slot, (before, Some(until)));
+    set_last_deadline(core, at, slot, Moved { before, after: Some(until) });
 }
 
 /// Takes the field of a reader that is no longer in the index out of its lock. Deletes the key with
@@ -103,7 +103,7 @@ pub fn take_out(core: &mut Core, at: At<'_>, held: &Held, is_expired: bool) {
         }
         Some(Some(slot)) => {
             repeat(core, at.database, &[b"HDEL", at.key, &field]);
-            set_last_deadline(core, at, slot, (held.until(), None));
+            set_last_deadline(core, at, slot, Moved { before: held.until(), after: None });
         }
     }
 }
@@ -115,14 +115,15 @@ fn is_last(keyspace: &Keyspace, at: At<'_>, slot: Slot) -> bool {
         && found.is_ok_and(|lock| lock.is_some_and(|lock| lock.readers == 1))
 }
 
-/// Sets the key's deadline to that of its last reader, after the deadline of one reader has changed
-/// from `before` to `after`.
-fn set_last_deadline(
-    core: &mut Core,
-    at: At<'_>,
-    slot: Slot,
-    (before, after): (Option<Deadline>, Option<Deadline>),
-) {
+/// A change of a reader's deadline. None: it is no reader.
+struct Moved {
+    before: Option<Deadline>,
+    after: Option<Deadline>,
+}
+
+/// Sets the key's deadline to that of its last reader, after the deadline of one reader has moved.
+fn set_last_deadline(core: &mut Core, at: At<'_>, slot: Slot, moved: Moved) {
+    let Moved { before, after } = moved;
     let now = core.keyspace.now();
     let ms_left = |deadline: Option<Deadline>| deadline.map(|it| now.remaining_ms(it));
     let old = core.keyspace.in_database(at.database, |keyspace| keyspace.entry(slot).deadline());

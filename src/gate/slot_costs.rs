@@ -15,6 +15,7 @@ use crate::state::State;
 use crate::state::context::{Caller, Origin};
 use crate::state::spec::Flags;
 use crate::state::table::Command;
+use crate::stats::hot_keys::Costs;
 use crate::stats::slots::SlotCosts;
 
 /// Bytes of MULTI as clients send it, charged with EXEC.
@@ -26,9 +27,9 @@ pub fn are_counted(state: &State) -> bool {
     state.config.cluster_slot_stats_enabled && state.cluster.is_some()
 }
 
-/// Charges a command that has run. `us`: the microseconds by which its statistics have grown.
+/// Charges a command that has run and been counted. `costs`: without the bytes of its request.
 #[cold]
-pub fn charge(state: &mut State, caller: Caller, call: &Call<'_>, (us, replied): (u64, usize)) {
+pub fn charge(state: &mut State, caller: Caller, call: &Call<'_>, costs: Costs) {
     let &Call { command, args, origin, .. } = call;
     if !are_counted(state) || matches!(origin, Origin::Transaction | Origin::Script) {
         return;
@@ -46,12 +47,15 @@ pub fn charge(state: &mut State, caller: Caller, call: &Call<'_>, (us, replied):
     let runs_others = command.is(Flags::RUNS_SCRIPT | Flags::RUNS_QUEUED);
     let slot = if runs_others { group } else { slot_of(command, args) };
     let Some(slot) = slot else { return };
+    // The whole microseconds by which the command's sum has grown: the slots' sums then agree with
+    // INFO commandstats.
+    let sum = state.stats.command_stats[command.id.index()].nanoseconds;
     let before = if command.is(Flags::RUNS_QUEUED) { MULTI_BYTES } else { 0 };
     let costs = SlotCosts {
-        cpu_us: us,
+        cpu_us: sum / 1000 - sum.saturating_sub(costs.nanoseconds) / 1000,
         bytes_in: before + sent(args, origin),
         bytes_out: match caller {
-            Caller::Client(_) => replied as u64 + effects * replicas,
+            Caller::Client(_) => costs.bytes + effects * replicas,
             Caller::Load | Caller::Primary => 0,
         },
     };

@@ -52,10 +52,18 @@ pub fn check(
     check_user(state.acl.user(client.user), command, args, databases(state, client))
 }
 
-/// The selected database after the client's queued commands, and the number of databases.
-fn databases(state: &State, client: &Client) -> (DbIndex, usize) {
+/// The databases that a request may access.
+#[derive(Clone, Copy)]
+pub struct Databases {
+    /// The selected one; for a client, after its queued commands.
+    pub selected: DbIndex,
+    pub count: usize,
+}
+
+fn databases(state: &State, client: &Client) -> Databases {
     let queued = client.transaction.as_deref().and_then(|transaction| transaction.database);
-    (queued.unwrap_or(client.database), state.database_count())
+    let selected = queued.unwrap_or(client.database);
+    Databases { selected, count: state.database_count() }
 }
 
 /// As [`check`], for a client that may be closed. None: a file is being loaded, and everything is
@@ -72,13 +80,13 @@ pub fn check_client(
     }
 }
 
-/// Whether a user may run a request. `databases`: the selected one, and their number.
+/// Whether a user may run a request.
 #[cold]
 pub fn check_user(
     user: &User,
     command: &Command,
     args: Args<'_>,
-    databases: (DbIndex, usize),
+    databases: Databases,
 ) -> Result<(), Denied> {
     user.check(&request(command, args, &|| keys_of(command.spec, args), databases))
 }
@@ -104,8 +112,9 @@ fn request<'a>(
     command: &Command,
     args: Args<'a>,
     keys: &'a dyn Fn() -> Vec<crate::facts::KeyPosition>,
-    (selected, count): (DbIndex, usize),
+    databases: Databases,
 ) -> Request<'a> {
+    let Databases { selected, count } = databases;
     let has_keys = !command.spec.keys.is_empty();
     let key_categories = Categories::KEYSPACE | Categories::READ | Categories::WRITE;
     let touches_keys = has_keys || all_categories(command.spec).intersects(key_categories);
@@ -158,12 +167,8 @@ fn may_not_run(who: &[u8], command: &Command) -> Vec<u8> {
 }
 
 /// The text of a denial in ACL DRYRUN, which names the key, channel or database.
-pub fn dry_run_text(
-    state: &State,
-    user: &[u8],
-    denied: Denied,
-    (command, args): (&Command, Args<'_>),
-) -> Vec<u8> {
+pub fn dry_run_text(state: &State, user: &[u8], denied: Denied, call: &Call<'_>) -> Vec<u8> {
+    let &Call { command, args, .. } = call;
     let who = match state.config.reports_7_2() {
         true => [b"User ", user].concat(),
         false => b"This user".to_vec(),
@@ -320,20 +325,11 @@ pub fn log_out(state: &mut State, id: ClientId) {
     }
 }
 
-/// The user with this name and password. A failure is added to the ACL log. `object`: the command's
-/// name as sent.
-pub fn authenticate(
-    state: &mut State,
-    id: ClientId,
-    (name, password): (&[u8], &[u8]),
-    object: &[u8],
-) -> Result<UserId, CommandError> {
-    if let Some(user) = state.acl.authenticate(name, password) {
-        return Ok(user);
-    }
+/// Adds a wrong password for the user of this name to the ACL log. `object`: the command's name as
+/// sent.
+pub fn log_wrong_password(state: &mut State, id: ClientId, name: &[u8], object: &[u8]) {
     let refused = Refused { reason: Reason::Auth, object: object.into(), user: name.into() };
     log_event(state, id, None, refused);
-    Err(CommandError::WrongPassword)
 }
 
 /// Sets a client's user, and marks it as authenticated.

@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use base64ct::{Base64, Encoding};
 
 use crate::acl::UserFlags;
-use crate::gate::users;
+use crate::gate::users::{self, Databases};
 use crate::ids::UserId;
 use crate::keyspace::DbIndex;
 use crate::net::http::head::Request;
@@ -86,7 +86,7 @@ impl Rights {
         let args = Args::new(&buffer, &ranges);
         let Some(command) = state.commands.find(request[0]) else { return false };
         let named = request.get(1).and_then(|name| state.commands.find_subcommand(command, name));
-        let databases = (database, state.database_count());
+        let databases = Databases { selected: database, count: state.database_count() };
         users::check_user(user, named.unwrap_or(command), args, databases).is_ok()
     }
 

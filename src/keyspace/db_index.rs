@@ -12,6 +12,13 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DbIndex(u32);
 
+/// A key of a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatabaseKey<'a> {
+    pub database: DbIndex,
+    pub key: &'a [u8],
+}
+
 impl DbIndex {
     /// The database of a client that has selected none.
     pub const ZERO: DbIndex = DbIndex(0);

@@ -72,7 +72,12 @@ impl FieldDeadlines {
     }
 
     /// The first item's deadline in milliseconds of the boot-time clock.
+    #[inline]
     fn next_boot_ms(&self, wall_offset_ms: i64) -> Option<i64> {
+        // Each turn asks all databases twice, and most of them have no such field.
+        if self.len() == 0 {
+            return None;
+        }
         let boot = self.boot.first().map(|item| item.0);
         let wall = self.wall.first().map(|item| item.0.saturating_sub(wall_offset_ms));
         boot.into_iter().chain(wall).min()

@@ -73,7 +73,7 @@ use crate::stats::histogram::Histogram;
 use crate::types::string::{StringMut, StringView};
 use crate::types::{Value, kind, type_name};
 use coming::Coming;
-pub use db_index::{DbIndex, PerDatabase};
+pub use db_index::{DatabaseKey, DbIndex, PerDatabase};
 use deletions::Deletions;
 use evict::Eviction;
 pub use evict::{AccessPolicy, Accessed};

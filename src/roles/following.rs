@@ -34,7 +34,6 @@ use crate::gate::redirect;
 use crate::gate::sessions;
 use crate::keyspace::DbIndex;
 use crate::keyspace::waiting::Ticket;
-use crate::net::dialer::Route;
 use crate::net::primary::{PRIMARY, ReadResult, Socket};
 use crate::net::stream::Stream;
 use crate::replication::backlog::Backlog;
@@ -310,10 +309,7 @@ fn open_socket(state: &State, host: String, port: u16) -> io::Result<Socket> {
 
 /// Opens a connection that is not established yet.
 fn open(state: &State, to: SocketAddr) -> io::Result<Stream> {
-    let from = String::from_utf8_lossy(&state.config.bind_source_addr).parse().ok();
-    let tls = state.net.tls.as_ref().filter(|_| state.config.tls_replication);
-    let route = Route { to, from, tls: tls.map(|tls| &tls.client) };
-    let mut stream = state.net.dialer.connect(&route)?;
+    let mut stream = state.net.dial(&state.config, to, state.config.tls_replication)?;
     let registry = state.net.poll.registry();
     stream.register(registry, PRIMARY)?;
     stream.reregister(registry, PRIMARY, true)?;

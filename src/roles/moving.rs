@@ -24,10 +24,8 @@ use crate::gate::effect::note_deletions_apart;
 use crate::gate::publish::publish_events;
 use crate::ids::ClientId;
 use crate::keyspace::{Key, Keyspace};
-use crate::net::dialer::Route;
 use crate::net::lines::{Line, Peer};
 use crate::net::primary::{ReadResult, Socket};
-use crate::net::stream::Stream;
 use crate::persist::rdb::{Encoder, LeaseTimes, payload};
 use crate::persist::saver::lock;
 use crate::resp::answer::Answer;
@@ -305,7 +303,7 @@ pub fn make(state: &mut State, peer: Peer) -> io::Result<usize> {
         return state.net.lines.add(peer, socket).ok_or_else(too_many);
     };
     let address = SocketAddr::new(ip, peer.port);
-    let stream = dial(state, &peer, address)?;
+    let stream = state.net.dial(&state.config, address, peer.is_tls)?;
     let line = state.net.lines.add(peer, Socket::connecting(stream, address, 0));
     let line = line.ok_or_else(too_many)?;
     let net = &mut state.net;
@@ -314,16 +312,6 @@ pub fn make(state: &mut State, peer: Peer) -> io::Result<usize> {
         net.lines.close(line);
     }
     registered.map(|()| line)
-}
-
-fn dial(state: &State, peer: &Peer, to: SocketAddr) -> io::Result<Stream> {
-    let from = String::from_utf8_lossy(&state.config.bind_source_addr).parse().ok();
-    let tls = match (&state.net.tls, peer.is_tls) {
-        (_, false) => None,
-        (Some(tls), true) => Some(&tls.client),
-        (None, true) => return Err(io::ErrorKind::Unsupported.into()),
-    };
-    state.net.dialer.connect(&Route { to, from, tls })
 }
 
 /// Continues to connect. True: the connection stands. Errors: all addresses have failed.
@@ -371,7 +359,7 @@ pub fn connect_line(state: &mut State, number: usize) -> io::Result<Connecting> 
         let Some(line) = state.net.lines.get(number) else {
             return Err(io::ErrorKind::NotConnected.into());
         };
-        let dialed = dial(state, &line.peer, next).and_then(|stream| {
+        let dialed = state.net.dial(&state.config, next, line.peer.is_tls).and_then(|stream| {
             let net = &mut state.net;
             let Some(line) = net.lines.get_mut(number) else {
                 return Err(io::ErrorKind::NotConnected.into());

@@ -1,17 +1,20 @@
 //! Sockets: the sources of connections, and work that the loop has postponed.
 
 use std::collections::VecDeque;
+use std::io;
 use std::net::SocketAddr;
 
 use mio::Poll;
 
 use super::http_job::HttpJob;
 use crate::client::ClientId;
+use crate::config::Config;
 use crate::net::bus::Bus;
-use crate::net::dialer::{Dialer, SystemDialer};
+use crate::net::dialer::{Dialer, Route, SystemDialer};
 use crate::net::http::Http;
 use crate::net::lines::Lines;
 use crate::net::listener::Listener;
+use crate::net::stream::Stream;
 use crate::net::tls::Tls;
 
 /// Listeners, the poll, outgoing connections, and postponed work.
@@ -25,7 +28,7 @@ pub struct Network {
     pub listening: Vec<SocketAddr>,
     /// Creates TLS connections, once configured.
     pub tls: Option<Tls>,
-    /// Connects to a primary, and to other nodes of the cluster.
+    /// Makes all connections to other servers.
     pub dialer: Box<dyn Dialer>,
     /// Connections to the other nodes of the cluster.
     pub bus: Bus,
@@ -49,6 +52,18 @@ impl Network {
             http: Http::default(),
             pending: Pending::default(),
         }
+    }
+
+    /// Begins to connect to another server, from `bind-source-addr`. Errors: the connection fails
+    /// at once, or TLS is not configured.
+    pub fn dial(&self, config: &Config, to: SocketAddr, is_tls: bool) -> io::Result<Stream> {
+        let from = String::from_utf8_lossy(&config.bind_source_addr).parse().ok();
+        let tls = match (&self.tls, is_tls) {
+            (_, false) => None,
+            (Some(tls), true) => Some(&tls.client),
+            (None, true) => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        self.dialer.connect(&Route { to, from, tls })
     }
 }
 

@@ -10,12 +10,13 @@ use crate::command::help::reply_help;
 use crate::config::{replace_file, system_text};
 use crate::error::CommandError;
 use crate::facts::CATEGORY_NAMES;
-use crate::gate::users;
+use crate::gate::request::Call;
+use crate::gate::users::{self, Databases};
 use crate::ids::UserId;
 use crate::resp::number;
 use crate::resp::reply::ReplyWriter;
 use crate::state::State;
-use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::context::{CommandResult, Context, Origin, Outcome};
 use crate::state::spec::{CommandSpec, Flags, Group, Secrets, container, spec};
 use crate::sys::log::warning;
 use crate::sys::random;
@@ -293,12 +294,14 @@ fn dry_run(ctx: &mut Context<'_>) -> CommandResult {
     if !command.spec.accepts(args.len()) {
         return Err(CommandError::WrongArity(command.full_name.clone()));
     }
-    let databases = (ctx.core.keyspace.selected(), state.database_count());
+    let selected = ctx.core.keyspace.selected();
+    let databases = Databases { selected, count: state.database_count() };
     let Err(denied) = users::check_user(state.acl.user(user), command, args, databases) else {
         ctx.reply.ok();
         return Ok(Outcome::Replied);
     };
-    let text = users::dry_run_text(state, user_name, denied, (command, args));
+    let text =
+        users::dry_run_text(state, user_name, denied, &Call::new(command, args, Origin::Client));
     ctx.reply.bulk(&text);
     Ok(Outcome::Replied)
 }

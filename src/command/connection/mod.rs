@@ -127,8 +127,12 @@ fn authenticate(
     name: &[u8],
     password: &[u8],
 ) -> Result<UserId, CommandError> {
+    if let Some(user) = ctx.core.state.acl.authenticate(name, password) {
+        return Ok(user);
+    }
     let id = ctx.client_id();
-    users::authenticate(&mut ctx.core.state, id, (name, password), ctx.args.get(0))
+    users::log_wrong_password(&mut ctx.core.state, id, name, ctx.args.get(0));
+    Err(CommandError::WrongPassword)
 }
 
 /// `AUTH [username] password`: `OK`.

@@ -579,7 +579,10 @@ fn store_all<'e>(
 /// internal order, which differs at other servers, and keys and fields that have expired here may
 /// still exist there.
 fn repeat_stored(ctx: &mut Context<'_>, key: Key<'_>, was_there: bool) {
-    ctx.instead_stored((key, was_there), (b"RPUSH", 1), |value| {
+    if was_there {
+        ctx.instead(&[b"DEL", key.bytes]);
+    }
+    ctx.instead_stored(key, b"RPUSH", |value| {
         let elements = List::view(value)?.forwards(0);
         Some(elements.map(|element| element.text().as_ref().to_vec()).collect())
     });

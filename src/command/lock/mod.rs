@@ -29,11 +29,12 @@ use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::evict::{self, Room};
 use crate::gate::lock_writer::Found;
+use crate::gate::locks::Ending;
 use crate::gate::{lock_writer, locks, permits, readers, sessions, users};
-use crate::keyspace::Key;
 use crate::keyspace::lock_history::HoldingEnd;
 use crate::keyspace::locks::{At, EndReason, Held, Session};
 use crate::keyspace::waiting::{Ticket, Wanted};
+use crate::keyspace::{DatabaseKey, Key};
 use crate::resp::args::Args;
 use crate::resp::request::Range;
 use crate::state::context::{CommandResult, Context, Effect, On, Origin, Outcome, WaitForKeys};
@@ -688,8 +689,8 @@ fn pass_on(
     ctx.instead(&[b"DEL", key.bytes]);
     locks::note_freed(ctx.core, database, key.bytes);
     if let Some(held) = held {
-        let (place, end) = ((database, key), HoldingEnd::Released);
-        locks::note_ended_at(ctx.core, place, &held, (end, owner));
+        let ending = Ending { held: &held, end: HoldingEnd::Released, owner };
+        locks::note_ended_at(ctx.core, database, key, ending);
     }
     if let Some(ms) = keep_ms {
         locks::withhold(ctx.core, database, key, ms);
@@ -814,8 +815,8 @@ fn attach(ctx: &mut Context<'_>) -> CommandResult {
         for key in ctx.core.keyspace.permits.keys_of(selected, owner) {
             let may_renew = !ctx.core.keyspace.is_hidden(&key)
                 && may_use(ctx, "SEM.RENEW", &[&key, owner, b"PX", b"1"]);
-            let name = (selected, &*key, owner);
-            if may_renew && permits::bind(ctx.core, name, id) {
+            let at = DatabaseKey { database: selected, key: &key };
+            if may_renew && permits::bind(ctx.core, at, owner, id) {
                 bound += 1;
             }
         }

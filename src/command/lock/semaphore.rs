@@ -19,9 +19,9 @@ use crate::command::timeout::{TimeoutUnit, parse_timeout};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::{handed, permits as permit_sessions};
-use crate::keyspace::Key;
 use crate::keyspace::permits::PermitSession;
 use crate::keyspace::waiting::Wanted;
+use crate::keyspace::{DatabaseKey, Key};
 use crate::resp::number::parse_i64;
 use crate::state::context::{CommandResult, Context, Origin, Outcome};
 use crate::state::spec::{CommandSpec, Flags, KeySpec};
@@ -155,10 +155,11 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
         _ => ctx.core.keyspace.locks.fences.grant(),
     };
     own.truncate(asked.count);
-    let (database, caller) = (ctx.core.keyspace.selected(), ctx.caller.client());
+    let at = DatabaseKey { database: ctx.core.keyspace.selected(), key: key.bytes };
+    let caller = ctx.caller.client();
     if let Some(client) = caller.filter(|_| !own.is_empty()) {
         let known: Vec<&[u8]> = own.iter().map(|(_, permit)| &**permit).collect();
-        handed::know_permits(ctx.core, client, (database, key.bytes), &known);
+        handed::know_permits(ctx.core, client, at, &known);
     }
     let renewed = (!own.is_empty()).then(|| renewed(ctx, key, &asked, (&own, until)));
     let known = own.len();
@@ -174,7 +175,7 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
         leave_place(ctx, Wanted::Semaphore, 1..2);
         if let Some(client) = caller {
             let new = permits[known..].iter().map(|(_, permit)| permit.as_slice().into());
-            handed::note_permits(ctx.core, client, (database, key.bytes), new.collect());
+            handed::note_permits(ctx.core, client, at, new.collect());
         }
     }
     // After new ones: these go first.
@@ -185,7 +186,7 @@ fn acquire(ctx: &mut Context<'_>) -> CommandResult {
         && let Some(grace_ms) = asked.grace_ms
     {
         let session = PermitSession {
-            database,
+            database: at.database,
             key: key.bytes.into(),
             owner: asked.owner.into(),
             permits: permits.iter().map(|(_, permit)| permit.as_slice().into()).collect(),

@@ -14,8 +14,9 @@ use super::{
 use crate::clock::Deadline;
 use crate::collections::table::Slot;
 use crate::config::KeyspaceEvents;
+use crate::gate::locks::{self, Ending};
 use crate::gate::readers::{self, Change};
-use crate::gate::{locks, sessions};
+use crate::gate::sessions;
 use crate::keyspace::Key;
 use crate::keyspace::lock_history::HoldingEnd;
 use crate::keyspace::locks::{At, EndReason, Former, Held};
@@ -250,8 +251,8 @@ pub(super) fn grant_alone(
     };
     write_alone(ctx, key, slot, &alone, deadline);
     if let Some(held) = ctx.core.keyspace.locks.remove(at) {
-        let (place, end) = ((at.database, key), HoldingEnd::Exchanged);
-        locks::note_ended_at(ctx.core, place, &held, (end, asked.owner));
+        let ending = Ending { held: &held, end: HoldingEnd::Exchanged, owner: asked.owner };
+        locks::note_ended_at(ctx.core, at.database, key, ending);
     }
     note_held(ctx, key, fence, &alone);
     ctx.core.keyspace.locks.stats.grants += 1;
@@ -306,8 +307,8 @@ pub(super) fn leave(ctx: &mut Context<'_>, key: Key<'_>, owner: &[u8]) {
     ctx.effect = Effect::Instead;
     ctx.core.keyspace.locks.stats.released += 1;
     ctx.core.keyspace.notify(KeyspaceEvents::LOCK, "unlock", key.bytes);
-    let (place, end) = ((at.database, key), HoldingEnd::Released);
-    locks::note_ended_at(ctx.core, place, &held, (end, owner));
+    let ending = Ending { held: &held, end: HoldingEnd::Released, owner };
+    locks::note_ended_at(ctx.core, at.database, key, ending);
 }
 
 /// Takes the lock from one of several readers, and notifies that reader.

@@ -330,7 +330,10 @@ pub(crate) fn store(
 
 /// Repeats the members of a stored result instead of the request.
 pub(crate) fn repeat_stored(ctx: &mut Context<'_>, key: Key<'_>, was_there: bool) {
-    ctx.instead_stored((key, was_there), (b"ZADD", 2), |value| {
+    if was_there {
+        ctx.instead(&[b"DEL", key.bytes]);
+    }
+    ctx.instead_stored(key, b"ZADD", |value| {
         let set = SortedSet::view(value)?;
         let mut words = Vec::with_capacity(2 * set.len());
         set.each(0..set.len(), false, |score, member| {

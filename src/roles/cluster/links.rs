@@ -9,7 +9,6 @@ use crate::cluster::action::{Event, LinkId};
 use crate::cluster::wire;
 use crate::config::Config;
 use crate::net::bus::{Accepted, Progress};
-use crate::net::dialer::Route;
 use crate::net::listener::tcp_listeners;
 use crate::net::stream::{Address, Stream};
 use crate::state::State;
@@ -172,13 +171,7 @@ pub fn connect(state: &mut State, link: LinkId, ip: &str, port: u16) {
 
 fn dial(state: &State, ip: &str, port: u16) -> io::Result<Stream> {
     let ip: IpAddr = ip.parse().map_err(|_| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
-    let from = String::from_utf8_lossy(&state.config.bind_source_addr).parse().ok();
-    let tls = match (&state.net.tls, state.config.tls_cluster) {
-        (_, false) => None,
-        (Some(tls), true) => Some(&tls.client),
-        (None, true) => return Err(io::ErrorKind::Unsupported.into()),
-    };
-    state.net.dialer.connect(&Route { to: SocketAddr::new(ip, port), from, tls })
+    state.net.dial(&state.config, SocketAddr::new(ip, port), state.config.tls_cluster)
 }
 
 /// Whether [`periodic`] may have something to do.

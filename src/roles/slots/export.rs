@@ -9,7 +9,7 @@
 //! of the key are passed on. If only some of the keys of a change were copied, the change is not
 //! passed on: those keys are copied again instead.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use super::{ACK_S, HANDED_OVER, NEWS_MS, Phase, finish, log_transition, said, set_phase};
@@ -675,7 +675,7 @@ fn encode_entry_beside(
 fn feed(core: &mut Core) -> bool {
     let mut changes = std::mem::take(&mut core.state.slot_moves.changes);
     let mut exports = std::mem::take(&mut core.state.slot_moves.exports);
-    let mut again: BTreeSet<(NodeId, DbIndex, Vec<u8>)> = BTreeSet::new();
+    let mut again: BTreeMap<NodeId, ToCopy> = BTreeMap::new();
     let (mut at, mut ranges, mut is_flushed) = (0, Vec::<Range>::new(), false);
     while at < changes.len() {
         ranges.clear();
@@ -711,12 +711,14 @@ fn feed(core: &mut Core) -> bool {
             if job.is_some_and(|job| job.slots.contains(slot)) {
                 let places = places(command, args, database, &keys);
                 let change = Change { database, request, places };
-                tell(&mut core.keyspace, (name, export), &change, &mut again);
+                let again = again.entry(*name).or_default();
+                tell(&mut core.keyspace, export, &change, again);
             }
         }
     }
-    for (name, database, key) in again {
-        if let Some(export) = exports.get_mut(&name) {
+    for (name, keys) in again {
+        let Some(export) = exports.get_mut(&name) else { continue };
+        for (database, key) in keys {
             copy_again(core, export, database, &key);
         }
     }
@@ -766,13 +768,11 @@ fn places<'a>(
     places
 }
 
+/// Keys that must be copied again.
+type ToCopy = BTreeSet<(DbIndex, Vec<u8>)>;
+
 /// Passes a change on to a target, or notes the keys that must be copied again.
-fn tell(
-    keyspace: &mut Keyspace,
-    (name, export): (&NodeId, &mut Export),
-    change: &Change<'_>,
-    again: &mut BTreeSet<(NodeId, DbIndex, Vec<u8>)>,
-) {
+fn tell(keyspace: &mut Keyspace, export: &mut Export, change: &Change<'_>, again: &mut ToCopy) {
     let Some(copied) = export.copied else { return };
     let mut is_copied = |place: &Place<'_>| {
         keyspace.select(place.database.min(keyspace.last_database()));
@@ -780,7 +780,7 @@ fn tell(
     };
     let places: Vec<(&Place<'_>, bool)> =
         change.places.iter().map(|place| (place, is_copied(place))).collect();
-    let to_copy = |place: &Place<'_>| (*name, place.database, place.key.to_vec());
+    let to_copy = |place: &Place<'_>| (place.database, place.key.to_vec());
     let is_mixed = places.iter().any(|(place, _)| again.contains(&to_copy(place)));
     if places.iter().all(|(_, is_copied)| *is_copied) && !is_mixed {
         let mut out = Vec::new();
