@@ -30,7 +30,7 @@ pub use example::example_file;
 pub use file::{ConfigError, Directive, Line, Refused, Source};
 pub use kind::{expand_title, parse_memory};
 pub use manual::manual_page;
-pub use param::{Action, Param, Traits};
+pub use param::{Action, Param, Traits, WhileLoading};
 pub use params::{Config, PARAMS};
 pub use quoting::parse_line;
 pub(crate) use quoting::{quoted, split_args};
@@ -173,7 +173,14 @@ impl Config {
             {
                 return Err(refused(Reason::Protected));
             }
-            if param.traits.deny_loading && context.loading {
+            let is_accepted = match param.traits.while_loading {
+                WhileLoading::Accepted => true,
+                WhileLoading::Refused => !context.loading,
+                WhileLoading::AcceptedByRedis8 => {
+                    !context.loading || self.compatible_with.is_redis_8()
+                }
+            };
+            if !is_accepted {
                 return Err(SetError::Loading);
             }
             // As in Redis, a name and its alias are no duplicates: the last one is used.

@@ -56,6 +56,15 @@ pub enum Action {
     Watchdog,
 }
 
+/// What CONFIG SET does with a parameter while data is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhileLoading {
+    Accepted,
+    Refused,
+    /// Refused by Redis 7 and Valkey, accepted by Redis 8.
+    AcceptedByRedis8,
+}
+
 /// The allowed uses of a parameter.
 #[derive(Clone, Copy, Debug)]
 pub struct Traits {
@@ -67,8 +76,8 @@ pub struct Traits {
     pub protected: bool,
     /// The value must not appear in logs, SLOWLOG or MONITOR.
     pub sensitive: bool,
-    /// CONFIG SET refuses it while data is loaded.
-    pub deny_loading: bool,
+    /// What CONFIG SET does with it while data is loaded.
+    pub while_loading: WhileLoading,
     /// The value names a file, which may have changed: the action runs even if the value stays the
     /// same.
     pub names_file: bool,
@@ -83,7 +92,7 @@ pub(super) const MODIFIABLE: Traits = Traits {
     hidden: false,
     protected: false,
     sensitive: false,
-    deny_loading: false,
+    while_loading: WhileLoading::Accepted,
     names_file: false,
     only_stored: false,
     action: None,
@@ -103,8 +112,8 @@ impl Traits {
         Traits { sensitive: true, ..self }
     }
 
-    pub(super) const fn deny_loading(self) -> Self {
-        Traits { deny_loading: true, ..self }
+    pub(super) const fn while_loading(self, while_loading: WhileLoading) -> Self {
+        Traits { while_loading, ..self }
     }
 
     pub(super) const fn names_file(self) -> Self {

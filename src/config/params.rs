@@ -13,6 +13,7 @@
 use std::path::{Path, PathBuf};
 
 use super::kind::*;
+use super::param::WhileLoading::{AcceptedByRedis8, Refused};
 use super::param::{Action, Field, IMMUTABLE, MODIFIABLE, Param};
 use super::value::*;
 use crate::sys::log::{LineFormat, TimeFormat};
@@ -520,7 +521,7 @@ section "Events, slow log and latency" {
 
 section "Snapshots" {
     /// Directory of snapshots and append-only files; other relative paths start here too.
-    "dir" => dir: PathBuf = current_dir(), Directory, MODIFIABLE.protected().deny_loading().then(Action::Dir);
+    "dir" => dir: PathBuf = current_dir(), Directory, MODIFIABLE.protected().while_loading(Refused).then(Action::Dir);
     /// File name of the snapshot.
     "dbfilename" => dbfilename: Vec<u8> = b"dump.rdb".to_vec(), DB_FILENAME, MODIFIABLE.protected();
     /// Pairs of seconds and changes: a snapshot is saved when both have been reached since the last
@@ -569,7 +570,7 @@ section "Snapshots" {
 section "Append-only file" {
     /// Logs every write. If enabled while the server runs, it takes effect once the existing data
     /// is written.
-    "appendonly" => appendonly: bool = false, YesNo, MODIFIABLE.then(Action::AppendOnly);
+    "appendonly" => appendonly: bool = false, YesNo, MODIFIABLE.while_loading(AcceptedByRedis8).then(Action::AppendOnly);
     /// Prefix of the names of the append-only files.
     "appendfilename" => appendfilename: Vec<u8> = b"appendonly.aof".to_vec(), APPEND_FILENAME, IMMUTABLE;
     /// Directory of the append-only files, within dir.
@@ -684,7 +685,7 @@ section "Replication" {
     /// Number of replicas with which such a snapshot starts without waiting. 0 always waits.
     "repl-diskless-sync-max-replicas" => repl_diskless_sync_max_replicas: u32 = 0, int(0, INT_MAX), MODIFIABLE;
     /// When a replica loads the snapshot directly from the socket.
-    "repl-diskless-load" => repl_diskless_load: DisklessLoad = DisklessLoad::Disabled, OneOf, MODIFIABLE.deny_loading();
+    "repl-diskless-load" => repl_diskless_load: DisklessLoad = DisklessLoad::Disabled, OneOf, MODIFIABLE.while_loading(Refused);
     /// Sends the snapshot and the writes after it over two connections. Known from Valkey 8.
     "dual-channel-replication-enabled" => dual_channel_replication_enabled: bool = false, YesNo,
         MODIFIABLE.only_stored();

@@ -72,7 +72,7 @@ fn others_are_told_that_the_data_is_being_loaded() {
         }
         let refused = "(error) EXECABORT Transaction discarded because of: LOADING Redis is loading the dataset in memory";
         assert_eq!(show(&mut queuing, "EXEC"), refused);
-        assert_eq!(show(&mut other, "CONFIG SET repl-diskless-load disabled"), LOADING);
+        assert_eq!(show(&mut other, "CONFIG SET appendonly no"), LOADING);
         assert_eq!(show(&mut other, "CLIENT SETNAME other"), "OK");
         assert_eq!(info(&mut other, "async_loading"), "0");
         let mut bytes = |field| info(&mut other, field).parse::<u64>().expect("bytes");
@@ -85,9 +85,9 @@ fn others_are_told_that_the_data_is_being_loaded() {
 }
 
 #[test]
-fn the_append_only_file_can_be_switched_during_loading_and_is_after_it() {
+fn as_redis_8_the_append_only_file_can_be_switched_during_loading_and_is_after_it() {
     let dir = tempfile::tempdir().expect("a folder");
-    let server = start(dir.path(), &[]);
+    let server = start(dir.path(), &["compatible-with redis-8"]);
     let mut client = server.connect();
     show(&mut client, &format!("DEBUG POPULATE {KEYS}"));
     let aof = |client: &mut Client| info(client, "aof_enabled");
