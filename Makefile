@@ -165,6 +165,7 @@ install: $(BUILT) ## install to PREFIX: program, manual, licences, completions, 
 	install -Dm644 packaging/completions/latchkey.zsh $(DESTDIR)$(ZSH_FUNCTIONS)/_latchkey
 	install -Dm644 packaging/completions/latchkey.fish -t $(SHARE)/fish/vendor_completions.d
 	install -Dm644 README.md CHANGELOG.md LICENSE redis.conf.example SUPPORT.md docs/*.md docs/*.svg docs/*.json -t $(SHARE)/doc/latchkey
+	install -Dm644 docs/commands/*.md -t $(SHARE)/doc/latchkey/commands
 	install -Dm644 packaging/prometheus/*.yml packaging/grafana/latchkey.json -t $(SHARE)/doc/latchkey
 	if [ -n "$(NOTICES)" ]; then install -m644 $(NOTICES) $(SHARE)/doc/latchkey/THIRD-PARTY.txt; else \
 	  CARGO="$(CARGO)" packaging/notices "$$(rustc -vV | sed -n 's/^host: //p')" >$(SHARE)/doc/latchkey/THIRD-PARTY.txt; fi

@@ -8,6 +8,7 @@ mod support;
 
 mod clients;
 mod cluster;
+mod command_pages;
 mod crossings;
 mod error_stats;
 mod expired_keys;

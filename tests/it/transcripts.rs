@@ -90,10 +90,10 @@ fn folder() -> PathBuf {
 }
 
 /// One step of a scenario: a line that does something, and the lines of the reply it shows.
-struct Step<'a> {
-    number: usize,
-    action: &'a str,
-    expected: Vec<&'a str>,
+pub struct Step<'a> {
+    pub number: usize,
+    pub action: &'a str,
+    pub expected: Vec<&'a str>,
 }
 
 struct Scenario<'a> {
@@ -133,7 +133,7 @@ fn scenarios(text: &str) -> Vec<Scenario<'_>> {
 }
 
 /// `a> request` or `a<`: the client's name, the mark, the rest.
-fn prompt(line: &str) -> Option<(&str, char, &str)> {
+pub fn prompt(line: &str) -> Option<(&str, char, &str)> {
     let end = line.find(['>', '<'])?;
     let (name, rest) = line.split_at(end);
     let is_name = (1..=8).contains(&name.len()) && name.chars().all(|c| c.is_ascii_alphanumeric());
@@ -143,7 +143,7 @@ fn prompt(line: &str) -> Option<(&str, char, &str)> {
 }
 
 /// Whether the shown lines are the expected ones.
-fn matches(expected: &[&str], shown: &str) -> bool {
+pub fn matches(expected: &[&str], shown: &str) -> bool {
     if expected == ["(any)"] {
         return true;
     }
@@ -198,7 +198,7 @@ fn arguments(session: &mut Session, line: &str) -> Vec<Vec<u8>> {
 }
 
 /// Runs one step; what it shows, if it shows anything.
-fn run_step(session: &mut Session, step: &Step<'_>) -> Option<String> {
+pub fn run_step(session: &mut Session, step: &Step<'_>) -> Option<String> {
     if let Some((name, mark, rest)) = prompt(step.action) {
         if mark == '>' {
             let args = arguments(session, rest);
