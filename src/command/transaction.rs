@@ -66,7 +66,7 @@ fn multi(ctx: &mut Context<'_>) -> CommandResult {
 fn exec(ctx: &mut Context<'_>) -> CommandResult {
     let names_slot = |transaction: &Transaction| transaction.has_any(Flags::NAMES_SLOT);
     if ctx.client().transaction.as_deref().is_some_and(names_slot)
-        && ctx.core.state.cluster.is_some()
+        && ctx.core.state.node.cluster.is_some()
         && !lists::ask_for_command(ctx)
     {
         return Ok(Outcome::Postponed);

@@ -622,7 +622,8 @@ fn end(core: &mut Core) {
 /// Whether deletions of keys that have expired in the RDB file are added to the stream. Not on a
 /// replica, whose primary decides about them.
 pub fn reports_expired(state: &State) -> bool {
-    let is_replica = state.cluster.as_ref().is_some_and(|cluster| cluster.myself().is_replica());
+    let is_replica =
+        state.node.cluster.as_ref().is_some_and(|cluster| cluster.myself().is_replica());
     !state.config.appendonly && state.config.replicaof.is_none() && !is_replica
 }
 

@@ -44,7 +44,7 @@ impl Node {
             cluster.own_for_test(slot, Some(owner));
         });
         cluster.set_ok_for_test(true);
-        state.cluster = Some(Box::new(cluster));
+        state.node.cluster = Some(Box::new(cluster));
         state.refresh_fast_path();
         state.stats.timing.start();
         let (stream, _) = mio::net::UnixStream::pair().expect("a pair of sockets");
@@ -57,7 +57,7 @@ impl Node {
     }
 
     fn cluster(&mut self) -> &mut Cluster {
-        self.core.state.cluster.as_deref_mut().expect("it is a node")
+        self.core.state.node.cluster.as_deref_mut().expect("it is a node")
     }
 
     /// Runs a request written with spaces, in which `_` stands for a space within an argument.
