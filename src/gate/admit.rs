@@ -478,6 +478,7 @@ mod tests {
     use crate::resp::reply::{OutputBuffer, ReplyWriter};
     use crate::resp::request::Range;
     use crate::script::Running;
+    use crate::state::context::Origin;
     use crate::state::{Pause, PauseCause};
     use crate::sys::log::Logger;
 
@@ -642,8 +643,8 @@ mod tests {
                 let args = Args::new(&buffer, &ranges);
                 let mut output = OutputBuffer::default();
                 let reply = ReplyWriter::new(&mut output, Protocol::Resp2);
-                let command = TABLE.find(args.get(0));
-                let request = Request { args, command, prehashed: Default::default() };
+                let command = TABLE.find(args.get(0)).unwrap_or(&TABLE.unknown);
+                let request = Request::new(command, args, Origin::Client);
                 let caller = Caller::Load;
                 // It does not matter whether the request is refused, fails or runs.
                 let _ = Gate::new(&mut core, caller, reply).run_trusted(&request);

@@ -8,13 +8,12 @@
 
 use crate::collections::hash_slot::HashSlot;
 use crate::gate::cluster::slot_of;
-use crate::gate::request::{Call, Request};
+use crate::gate::request::Request;
 use crate::resp::args::Args;
 use crate::resp::request::encoded_len;
 use crate::state::State;
 use crate::state::context::{Caller, Origin};
 use crate::state::spec::Flags;
-use crate::state::table::Command;
 use crate::stats::hot_keys::Costs;
 use crate::stats::slots::SlotCosts;
 
@@ -29,8 +28,8 @@ pub fn are_counted(state: &State) -> bool {
 
 /// Charges a command that has run and been counted. `costs`: without the bytes of its request.
 #[cold]
-pub fn charge(state: &mut State, caller: Caller, call: &Call<'_>, costs: Costs) {
-    let &Call { command, args, origin, .. } = call;
+pub fn charge(state: &mut State, caller: Caller, request: &Request<'_>, costs: Costs) {
+    let &Request { command, args, origin, .. } = request;
     if !are_counted(state) || matches!(origin, Origin::Transaction | Origin::Script) {
         return;
     }
@@ -64,13 +63,13 @@ pub fn charge(state: &mut State, caller: Caller, call: &Call<'_>, costs: Costs) 
 
 /// Charges the bytes of a command that was queued. EXEC is charged with its other costs.
 #[cold]
-pub fn charge_queued(state: &mut State, command: &'static Command, request: &Request<'_>) {
+pub fn charge_queued(state: &mut State, request: &Request<'_>) {
     let costs = SlotCosts {
         cpu_us: 0,
-        bytes_in: sent(request.args, Origin::Client),
+        bytes_in: sent(request.args, request.origin),
         bytes_out: QUEUED_BYTES,
     };
-    if let Some(slot) = slot_of(command, request.args) {
+    if let Some(slot) = slot_of(request.command, request.args) {
         follow_owners(state);
         state.node.slot_stats.get_or_insert_default().add(slot, costs);
     }

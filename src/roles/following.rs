@@ -26,7 +26,7 @@ use crate::config::{PrimaryAddress, system_text};
 use crate::durability::persistence;
 use crate::durability::unexpected;
 use crate::error::CommandError;
-use crate::gate::execute::{Gate, Request};
+use crate::gate::execute::Gate;
 use crate::gate::link_line::LinkLine;
 use crate::gate::looked_up::LookedUp;
 use crate::gate::monitor;
@@ -47,7 +47,7 @@ use crate::replication::{Ancestor, Replication, Restart};
 use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::roles::replicas;
-use crate::state::context::Caller;
+use crate::state::context::{Caller, Origin};
 use crate::state::persistence::Moment;
 use crate::state::spec::Flags;
 use crate::state::{Core, State};
@@ -927,13 +927,13 @@ fn feed(state: &mut State, raw: &[u8]) {
 /// Runs one request. `ahead`: the command and hash, if they were looked up in advance.
 fn run_request(core: &mut Core, args: Args<'_>, ahead: Option<LookedUp>) {
     let looked_up = ahead.unwrap_or_else(|| LookedUp::without_key(&core.state, args));
-    let command = looked_up.command;
+    let request = looked_up.request(args, Origin::Stream);
+    let command = request.command;
     let mut output = OutputBuffer::default();
     let reply = ReplyWriter::new(&mut output, Protocol::Resp2);
     let mut gate = Gate::new(core, Caller::Primary, reply);
-    let request = Request { args, command, prehashed: looked_up.prehashed() };
     let ran = gate.run_trusted(&request);
-    if let (true, Some(command)) = (core.state.is_monitored(), command) {
+    if core.state.is_monitored() && !command.is_unknown() {
         let database = core.keyspace.selected();
         monitor::feed_followed(&mut core.state, database, command, args);
     }

@@ -18,7 +18,7 @@ use crate::error::CommandError;
 use crate::gate::admit::{Refused, admit_scripted, busy};
 use crate::gate::cluster;
 use crate::gate::evict::{self, Room};
-use crate::gate::execute::{Call, Gate, Request};
+use crate::gate::execute::{Gate, Request};
 use crate::gate::locks;
 use crate::gate::monitor;
 use crate::gate::moving;
@@ -604,8 +604,8 @@ impl Host for ServerHost<'_> {
             Err(Refused::Command(text)) => return self.refuse(command.map(|it| it.id), text),
             Err(Refused::Denied(command, denied)) => {
                 let id = self.caller.client();
-                let call = Call::new(command, args, Origin::Script);
-                users::log_denied(&mut self.core.state, id, denied, &call);
+                let request = Request::new(command, args, Origin::Script);
+                users::log_denied(&mut self.core.state, id, denied, &request);
                 let text = users::script_denied_text(&self.core.state, id, command, denied);
                 return self.refuse(Some(command.id), text);
             }
@@ -619,9 +619,9 @@ impl Host for ServerHost<'_> {
         if let Err(text) = moving::check_scripted(self.core, command, args) {
             return self.refuse(Some(command.id), text.into());
         }
-        let request = Request { args, command: Some(command), prehashed: Default::default() };
+        let request = Request::new(command, args, Origin::Script);
         let reply = ReplyWriter::new(output, protocol);
-        Gate::new(self.core, self.caller, reply).run_scripted(command, &request);
+        Gate::new(self.core, self.caller, reply).run_scripted(&request);
         Called::Ran
     }
 

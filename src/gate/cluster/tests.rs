@@ -17,7 +17,7 @@ use crate::keyspace::Keyspace;
 use crate::net::stream::Stream;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::resp::request::Range;
-use crate::state::context::Caller;
+use crate::state::context::{Caller, Origin};
 use crate::sys::log::Logger;
 
 /// A node with one client. `bar` is in slot 5061, `foo` in 12182.
@@ -67,8 +67,8 @@ impl Node {
         let text = request.replace('_', " ");
         let args = Args::new(text.as_bytes(), &ranges);
         let mut output = OutputBuffer::default();
-        let request =
-            Request { args, command: TABLE.find(args.get(0)), prehashed: Default::default() };
+        let command = TABLE.find(args.get(0)).unwrap_or(&TABLE.unknown);
+        let request = Request::new(command, args, Origin::Client);
         let reply = ReplyWriter::new(&mut output, Protocol::Resp2);
         let Node { core, client, .. } = self;
         let flags = core.state.clients.get(*client).expect("a client").flags;
