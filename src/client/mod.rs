@@ -452,6 +452,8 @@ pub struct Clients {
     /// Clients closed in this turn that were sent all their output: what they were given is theirs.
     pub informed: HashSet<ClientId>,
     pub queues: Queues,
+    /// Those that receive all requests (MONITOR).
+    pub monitors: Vec<ClientId>,
     /// Storage of an ended transaction for reuse.
     pub spare_transaction: Option<Box<Transaction>>,
     /// Look-ups of a client, for the test that counts them.

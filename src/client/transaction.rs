@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::facts::Flags;
 use crate::ids::CommandId;
 use crate::keyspace::DbIndex;
-use crate::resp::args::{Args, Prehashed};
+use crate::resp::args::Args;
 use crate::resp::request::Range;
 
 /// The queued commands of a client.
@@ -30,11 +30,8 @@ pub struct Transaction {
 struct Queued {
     command: CommandId,
     args: std::ops::Range<u32>,
-    /// Hashes of its keys as far as they are known, and the index of the first hashed key: see
-    /// [`Prehashed`].
+    /// The hashes of its keys at fixed positions, as far as they are known.
     hashes: std::ops::Range<u32>,
-    first: u32,
-    step: u32,
 }
 
 /// The largest storage kept for the next transaction. Unit: bytes.
@@ -81,9 +78,8 @@ impl Transaction {
         command: CommandId,
         flags: Flags,
         arguments: Args<'_>,
-        prehashed: Prehashed<'_>,
+        hashes: &[u64],
     ) -> bool {
-        let Prehashed { first, step, hashes } = prehashed;
         let (args, known) = (self.ranges.len() as u32, self.hashes.len() as u32);
         if self.ranges.len() + arguments.len() > u32::MAX as usize
             || !arguments.copy_behind(&mut self.buffer, &mut self.ranges)
@@ -95,8 +91,6 @@ impl Transaction {
             command,
             args: args..self.ranges.len() as u32,
             hashes: known..self.hashes.len() as u32,
-            first: first as u32,
-            step: step as u32,
         });
         self.flags |= flags;
         self.lacking |= !flags;
@@ -104,13 +98,12 @@ impl Transaction {
     }
 
     /// The commands in their order.
-    pub fn requests(&self) -> impl Iterator<Item = (CommandId, Args<'_>, Prehashed<'_>)> {
+    pub fn requests(&self) -> impl Iterator<Item = (CommandId, Args<'_>, &[u64])> {
         let of = |range: &std::ops::Range<u32>| range.start as usize..range.end as usize;
         self.commands.iter().map(move |queued| {
             let hashes = &self.hashes[of(&queued.hashes)];
-            let (first, step) = (queued.first as usize, queued.step as usize);
             let args = Args::new(&self.buffer, &self.ranges[of(&queued.args)]);
-            (queued.command, args, Prehashed { first, step, hashes })
+            (queued.command, args, hashes)
         })
     }
 
@@ -195,10 +188,10 @@ mod tests {
         let mut transaction = Box::<Transaction>::default();
         let ranges = [Range { start: 0, len: 3 }];
         let args = Args::new(b"GET", &ranges);
-        assert!(transaction.queue(CommandId(1), Flags::WRITE, args, Prehashed::default()));
+        assert!(transaction.queue(CommandId(1), Flags::WRITE, args, &[]));
         assert!(transaction.has_any(Flags::WRITE) && !transaction.all_have(Flags::STALE));
         let mut transaction = transaction.emptied().expect("it is small");
-        assert!(transaction.queue(CommandId(1), Flags::STALE, args, Prehashed::default()));
+        assert!(transaction.queue(CommandId(1), Flags::STALE, args, &[]));
         assert!(!transaction.has_any(Flags::WRITE) && transaction.all_have(Flags::STALE));
         let texts: Vec<_> = transaction.requests().map(|(_, args, _)| args.get(0)).collect();
         assert_eq!(texts, [b"GET"]);

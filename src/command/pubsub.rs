@@ -176,13 +176,13 @@ fn confirmation(reply: &mut ReplyWriter<'_>, word: &str, name: Option<&[u8]>, co
 fn publish(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
     let receivers = deliver(&mut ctx.core.state, kind, ctx.args.get(1), ctx.args.get(2));
     ctx.core.state.hear(ctx.args.get(1), ctx.args.get(2));
-    match &mut ctx.core.state.cluster {
+    match &mut ctx.core.state.node.cluster {
         None => ctx.repeat_message(),
         // The other nodes, this node's replicas among them, get the message over the bus.
         Some(cluster) => {
             let (channel, message) = (ctx.args.get(1), ctx.args.get(2));
             let is_shard = kind == Kind::Shard;
-            cluster.publish(channel, message, is_shard, &mut ctx.core.state.cluster_actions);
+            cluster.publish(channel, message, is_shard, &mut ctx.core.state.node.actions);
         }
     }
     ctx.reply.integer(receivers as i64);

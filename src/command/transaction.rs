@@ -15,7 +15,7 @@ use crate::gate::transaction::{abandon, forget_watched};
 use crate::gate::{cluster, permits, slot_costs};
 use crate::resp::reply::ReplyWriter;
 use crate::roles::cluster::lists;
-use crate::state::context::{CommandResult, Context, Outcome};
+use crate::state::context::{CommandResult, Context, Origin, Outcome};
 use crate::state::spec::{CommandSpec, Flags, Group, KeyFlags, keys, spec};
 
 const AT_ANY_TIME: Flags = Flags::NOSCRIPT
@@ -66,7 +66,7 @@ fn multi(ctx: &mut Context<'_>) -> CommandResult {
 fn exec(ctx: &mut Context<'_>) -> CommandResult {
     let names_slot = |transaction: &Transaction| transaction.has_any(Flags::NAMES_SLOT);
     if ctx.client().transaction.as_deref().is_some_and(names_slot)
-        && ctx.core.state.cluster.is_some()
+        && ctx.core.state.node.cluster.is_some()
         && !lists::ask_for_command(ctx)
     {
         return Ok(Outcome::Postponed);
@@ -97,10 +97,10 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
     let protocol = ctx.reply.protocol();
     let reply = ReplyWriter::new(ctx.reply.output(), protocol);
     let mut gate = Gate::new(ctx.core, ctx.caller, reply);
-    for (command, args, prehashed) in transaction.requests() {
+    for (command, args, hashes) in transaction.requests() {
         let command = gate.core.state.commands.get(command);
-        let request = Request { args, command: Some(command), prehashed };
-        match gate.run_queued(command, &request) {
+        let request = Request { args, command, hashes, origin: Origin::Transaction };
+        match gate.run_queued(&request) {
             Ran::Closes => last = Outcome::Close,
             Ran::Suspended | Ran::Waits(_) => last = Outcome::Suspended,
             Ran::Done | Ran::DoneMuch | Ran::NotYet => {}

@@ -18,7 +18,7 @@ use crate::durability::persistence;
 use crate::durability::scripts;
 use crate::durability::unexpected;
 use crate::gate::effect;
-use crate::gate::execute::{Gate, Request};
+use crate::gate::execute::Gate;
 use crate::gate::looked_up::LookedUp;
 use crate::keyspace::DbIndex;
 use crate::keyspace::beside::StagedDatabases;
@@ -38,7 +38,7 @@ use crate::resp::number::parse_i64;
 use crate::resp::queue::RequestQueue;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::resp::request::Range;
-use crate::state::context::Caller;
+use crate::state::context::{Caller, Origin};
 use crate::state::persistence::{
     LAST_FENCE, LoadStats, Loading, Purpose, SLOT_DROPS, SLOT_IMPORTS,
 };
@@ -472,16 +472,16 @@ fn run_request(
     looked_up: &LookedUp,
     output: &mut OutputBuffer,
 ) -> Result<(), String> {
-    let request = Request { args, command: looked_up.command, prehashed: looked_up.prehashed() };
+    let request = looked_up.request(args, Origin::Client);
     let reply = ReplyWriter::new(output, Protocol::Resp2);
     let mut gate = Gate::new(core, Caller::Load, reply);
     let ran = gate.run_trusted(&request);
-    ran.map_err(|error| match request.command {
-        None => {
+    ran.map_err(|error| match request.command.is_unknown() {
+        true => {
             let name = String::from_utf8_lossy(request.args.get(0)).into_owned();
             format!("Unknown command '{name}' reading the append only file")
         }
-        Some(_) => String::from_utf8_lossy(&error.wire()).into_owned(),
+        false => String::from_utf8_lossy(&error.wire()).into_owned(),
     })
 }
 
@@ -524,8 +524,8 @@ impl Loader<'_> {
     /// A logged request has failed: the data may differ from the original. Errors: the server must
     /// not start.
     #[cold]
-    fn note_error(&mut self, command: Option<&'static Command>) -> Result<(), String> {
-        let name = command.map_or("<unknown>", |command| &command.full_name);
+    fn note_error(&mut self, command: &Command) -> Result<(), String> {
+        let name = &command.full_name;
         let told = unexpected::note(&mut self.core.state, Caller::Load, name, &self.output.whole());
         told.map_or(Ok(()), Err)
     }
@@ -533,8 +533,8 @@ impl Loader<'_> {
 
 /// Errors: the request is a RESTORE of a module's value. The start is refused then, as that of a
 /// file with such a value: the next rewrite would lose the key for good.
-fn refuse_module(command: Option<&Command>, args: Args<'_>) -> Result<(), String> {
-    let is_restore = command.is_some_and(|command| command.full_name.starts_with("restore"));
+fn refuse_module(command: &Command, args: Args<'_>) -> Result<(), String> {
+    let is_restore = command.full_name.starts_with("restore");
     let kind = is_restore.then(|| args.iter_from(3).next()?.first().copied()).flatten();
     match kind {
         Some(value_type::MODULE | value_type::MODULE_2) => {
@@ -569,7 +569,7 @@ impl Sink for Loader<'_> {
             let args = Args::new(request.buf, request.args);
             self.ahead.push(LookedUp::of(self.core, args));
         }
-        let hashes = self.ahead.iter().filter_map(LookedUp::hash);
+        let hashes = self.ahead.iter().filter_map(|looked_up| looked_up.hash);
         self.core.keyspace.table_of(self.core.keyspace.selected()).prefetch(hashes);
     }
 
@@ -622,7 +622,8 @@ fn end(core: &mut Core) {
 /// Whether deletions of keys that have expired in the RDB file are added to the stream. Not on a
 /// replica, whose primary decides about them.
 pub fn reports_expired(state: &State) -> bool {
-    let is_replica = state.cluster.as_ref().is_some_and(|cluster| cluster.myself().is_replica());
+    let is_replica =
+        state.node.cluster.as_ref().is_some_and(|cluster| cluster.myself().is_replica());
     !state.config.appendonly && state.config.replicaof.is_none() && !is_replica
 }
 

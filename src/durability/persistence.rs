@@ -115,17 +115,17 @@ fn plan(core: &mut Core, is_base: bool) -> Plan {
             ("repl-offset", number(core.state.replication.offset as i64)),
         ]);
     }
-    let cluster = core.state.cluster.as_deref().filter(|cluster| cluster.has_open_slots());
+    let cluster = core.state.node.cluster.as_deref().filter(|cluster| cluster.has_open_slots());
     if let (Some(_), Some(cluster)) = (database, cluster)
         && cluster.settings().as_valkey
     {
         plan.aux.push((OPEN_SLOTS, cluster.open_slots().into_bytes()));
     }
-    let imports = core.state.slot_moves.jobs.imports_text();
+    let imports = core.state.node.moves.jobs.imports_text();
     if !imports.is_empty() {
         plan.aux.push((SLOT_IMPORTS, imports.into_bytes()));
     }
-    if let Some(drops) = &core.state.cluster_work.slots_to_empty {
+    if let Some(drops) = &core.state.node.work.slots_to_empty {
         plan.aux.push((SLOT_DROPS, ranges_text(&drops.ranges()).into_bytes()));
     }
     plan.aux.push(("aof-base", number(is_base as i64)));

@@ -89,7 +89,7 @@ fn pause(state: &State) -> ShownPause {
         return ShownPause { reason, actions, until_us: pause.until_us };
     }
     // A pause of only the slots that are about to move.
-    let ends_ms = state.slot_moves.jobs.0.iter().map(|job| job.pause_end_ms);
+    let ends_ms = state.node.moves.jobs.0.iter().map(|job| job.pause_end_ms);
     match ends_ms.max().filter(|_| state.moving.is_pausing()) {
         Some(end_ms) => ShownPause {
             reason: "slot_migration_in_progress",

@@ -32,7 +32,7 @@ const EMPTY_SAMPLED_MAX: usize = 16;
 
 /// The lines of CLUSTER INFO. None: there is no cluster.
 pub fn cluster_info(state: &State) -> Option<String> {
-    let mut text = state.cluster.as_ref()?.info();
+    let mut text = state.node.cluster.as_ref()?.info();
     let closed = state.net.bus.limit_exceeded;
     text.push_str(&format!("total_cluster_links_buffer_limit_exceeded:{closed}\r\n"));
     Some(text)

@@ -88,7 +88,7 @@ fn used_memory_peak_time(r: &Reading<'_>) -> Value {
 
 fn mem_cluster_links(r: &Reading<'_>) -> Value {
     // Messages that leave at the end of this turn are included.
-    let unsent = r.core.state.cluster_actions.iter().map(|action| match action {
+    let unsent = r.core.state.node.actions.iter().map(|action| match action {
         Action::Send { message, .. } => message.len(),
         _ => 0,
     });
@@ -96,15 +96,15 @@ fn mem_cluster_links(r: &Reading<'_>) -> Value {
 }
 
 fn mem_cluster_slot_import(r: &Reading<'_>) -> Value {
-    let State { slot_moves, clients, config, .. } = &r.core.state;
-    let sources = slot_moves.imports.values().filter_map(|import| clients.get(import.client));
+    let State { node, clients, config, .. } = &r.core.state;
+    let sources = node.moves.imports.values().filter_map(|import| clients.get(import.client));
     let bytes = sources.map(|client| client.memory() as u64).sum::<u64>();
     config.compatible_with.is_valkey().then_some(bytes).into()
 }
 
 fn mem_cluster_slot_export(r: &Reading<'_>) -> Value {
-    let State { slot_moves, config, .. } = &r.core.state;
-    config.compatible_with.is_valkey().then(|| slot_moves.bytes_behind() as u64).into()
+    let State { node, config, .. } = &r.core.state;
+    config.compatible_with.is_valkey().then(|| node.moves.bytes_behind() as u64).into()
 }
 
 fn mem_allocator(_: &Reading<'_>) -> Value {

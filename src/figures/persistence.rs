@@ -83,7 +83,7 @@ fn current_fork_perc(r: &Reading<'_>) -> Value {
 }
 
 fn slot_migration_fork_in_progress(r: &Reading<'_>) -> Value {
-    let jobs = &r.core.state.slot_moves.jobs.0;
+    let jobs = &r.core.state.node.moves.jobs.0;
     let is_copying = jobs.iter().any(|job| job.phase == Phase::Snapshotting);
     r.core.state.config.compatible_with.is_valkey().then(|| u64::from(is_copying)).into()
 }

@@ -36,7 +36,7 @@ pub const ROWS: &[Row] = &[
     gauge("repl_backlog_histlen", "redis_repl_backlog_history_bytes", Bytes, "Bytes of the backlog.",
         |r| r.core.state.replication.backlog.as_ref().map_or(0, Backlog::len).into()),
     gauge("", "redis_cluster_state", One, "1 if the cluster serves all slots, or there is none.",
-        |r| r.core.state.cluster.as_ref().is_none_or(|cluster| cluster.is_ok()).into()),
+        |r| r.core.state.node.cluster.as_ref().is_none_or(|cluster| cluster.is_ok()).into()),
     gauge("", "redis_cluster_slots_fail", One, "Slots of primaries that have failed.", |r| slots_of(&r.core.state, NodeFlags::FAIL).into()),
     gauge("", "redis_cluster_slots_pfail", One, "Slots of primaries that may have failed.", |r| slots_of(&r.core.state, NodeFlags::PFAIL).into()),
 ];
@@ -59,7 +59,7 @@ fn second_repl_offset(r: &Reading<'_>) -> Value {
 
 /// Slots of nodes with a flag.
 fn slots_of(state: &State, flag: NodeFlags) -> usize {
-    let nodes = state.cluster.iter().flat_map(|cluster| cluster.nodes());
+    let nodes = state.node.cluster.iter().flat_map(|cluster| cluster.nodes());
     nodes.filter(|(_, node)| node.flags.contains(flag)).map(|(_, node)| node.slots.len()).sum()
 }
 

@@ -43,7 +43,11 @@ fn is_open_here(state: &State, command: &Command, args: Args<'_>) -> bool {
     state.fast_path() == FastPath::Owned
         && command.needs != Needs::Never
         && !command.is(Flags::RUNS_SCRIPT)
-        && state.cluster.as_deref().is_some_and(|cluster| cluster::owns(cluster, command, args))
+        && state
+            .node
+            .cluster
+            .as_deref()
+            .is_some_and(|cluster| cluster::owns(cluster, command, args))
 }
 
 /// Whether a command may run now.
@@ -58,7 +62,7 @@ pub fn admit(core: &Core, asked: &Asked<'_>) -> Verdict {
         }
         // As in Redis. No command is replicated as DEBUG.
         if command.is(Flags::PROTECTED) && asked.caller == Caller::Primary {
-            let address = core.state.link_socket.as_deref().and_then(|socket| socket.address);
+            let address = core.state.net.primary.as_deref().and_then(|socket| socket.address);
             let is_local = address.is_some_and(|address| address.ip().to_canonical().is_loopback());
             return check_debug(&core.state, is_local)
                 .map_or_else(Verdict::Refuse, |()| Verdict::Run);
@@ -134,7 +138,7 @@ fn check_rights(core: &Core, client: &Client, asked: &Asked<'_>) -> Result<(), V
         check_queueable(&core.state, command)?;
     }
     users::check(&core.state, client, command, asked.args).map_err(Verdict::Deny)?;
-    if core.state.cluster.is_some() {
+    if core.state.node.cluster.is_some() {
         cluster::check(core, client, command, asked.args)?;
     } else if core.state.replication.is_replica()
         && client.flags.contains(ClientFlags::CAN_REDIRECT)
@@ -474,6 +478,7 @@ mod tests {
     use crate::resp::reply::{OutputBuffer, ReplyWriter};
     use crate::resp::request::Range;
     use crate::script::Running;
+    use crate::state::context::Origin;
     use crate::state::{Pause, PauseCause};
     use crate::sys::log::Logger;
 
@@ -539,7 +544,7 @@ mod tests {
                 let myself = cluster.my_index();
                 HashSlot::all().for_each(|slot| cluster.own_for_test(slot, Some(myself)));
                 cluster.set_ok_for_test(true);
-                state.cluster = Some(Box::new(cluster));
+                state.node.cluster = Some(Box::new(cluster));
                 state.refresh_fast_path();
             }
             states.push(state);
@@ -569,7 +574,7 @@ mod tests {
                         continue;
                     }
                     opened += 1;
-                    opened_in_cluster += usize::from(core.state.cluster.is_some());
+                    opened_in_cluster += usize::from(core.state.node.cluster.is_some());
                     opened_on_replicas += usize::from(core.state.replication.is_replica());
                     let (caller, protocol) = (Caller::Client(id), Protocol::Resp2);
                     let asked = Asked { caller, command, args, protocol, room: None };
@@ -638,8 +643,8 @@ mod tests {
                 let args = Args::new(&buffer, &ranges);
                 let mut output = OutputBuffer::default();
                 let reply = ReplyWriter::new(&mut output, Protocol::Resp2);
-                let command = TABLE.find(args.get(0));
-                let request = Request { args, command, prehashed: Default::default() };
+                let command = TABLE.find(args.get(0)).unwrap_or(&TABLE.unknown);
+                let request = Request::new(command, args, Origin::Client);
                 let caller = Caller::Load;
                 // It does not matter whether the request is refused, fails or runs.
                 let _ = Gate::new(&mut core, caller, reply).run_trusted(&request);

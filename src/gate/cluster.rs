@@ -191,7 +191,7 @@ fn place(
     command: &'static Command,
     args: Args<'_>,
 ) -> Result<Option<HashSlot>, Elsewhere> {
-    let Some(cluster) = core.state.cluster.as_deref() else { return Ok(None) };
+    let Some(cluster) = core.state.node.cluster.as_deref() else { return Ok(None) };
     let transaction = client.transaction.as_deref();
     let queued = transaction.filter(|_| command.is(Flags::RUNS_QUEUED));
     if command.spec.keys.is_empty() && queued.is_none() {
@@ -303,7 +303,7 @@ pub fn check_scripted(
     command: &'static Command,
     args: Args<'_>,
 ) -> Result<(), String> {
-    let Some(cluster) = core.state.cluster.as_deref() else { return Ok(()) };
+    let Some(cluster) = core.state.node.cluster.as_deref() else { return Ok(()) };
     let running = core.state.scripts.running.as_ref();
     let client = running.and_then(|running| running.client);
     // Requests of the primary or a file have no client.
@@ -382,7 +382,7 @@ pub fn error(state: &State, client: Option<&Client>, elsewhere: Elsewhere) -> Co
         Elsewhere::Ask(slot, node) => ("ASK", slot, node),
         Elsewhere::Moved(slot, node) => ("MOVED", slot, node),
     };
-    let Some(cluster) = state.cluster.as_deref() else {
+    let Some(cluster) = state.node.cluster.as_deref() else {
         return CommandError::Cluster("CLUSTERDOWN The cluster is down");
     };
     let node = cluster.node(node);

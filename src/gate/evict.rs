@@ -230,9 +230,9 @@ pub fn not_counted(core: &Core) -> usize {
         + core.keyspace.tracking.changes_bytes()
         + core.keyspace.held.bytes()
         + core.state.bytes_behind()
-        + core.state.slot_moves.bytes_behind()
+        + core.state.node.moves.bytes_behind()
         + core.state.bytes_of_snapshots()
-        + core.state.cluster.as_ref().map_or(0, |_| core.keyspace.slot_lists_bytes())
+        + core.state.node.cluster.as_ref().map_or(0, |_| core.keyspace.slot_lists_bytes())
         + core.state.persistence.log().map_or(0, |log| log.buffer_memory())
 }
 

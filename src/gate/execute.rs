@@ -31,7 +31,7 @@ use crate::stats::commands::Histogram;
 use crate::stats::hot_keys::Costs;
 use crate::sys::log::warning;
 
-pub use crate::gate::request::{Call, Gate, Ran, Request};
+pub use crate::gate::request::{Gate, Ran, Request};
 
 /// Commands without these flags change nothing, nor run scripts that may.
 const MAY_WRITE: Flags = Flags::WRITE.union(Flags::MAY_REPLICATE).union(Flags::ADMIN);
@@ -43,15 +43,12 @@ impl Gate<'_> {
         let checked = ClientFlags::NEEDS_FULL_CHECKS.difference(ClientFlags::IN_TRANSACTION);
         let is_quiet = flags & (checked | ClientFlags::AUTHENTICATED) == ClientFlags::AUTHENTICATED;
         // For most requests this one condition replaces the checks of `run`.
-        if is_quiet
-            && let Some(command) = request.command
-            && admit::is_open(self.core, command, request.args)
-        {
+        if is_quiet && admit::is_open(self.core, request.command, request.args) {
             if !flags.contains(ClientFlags::IN_TRANSACTION) {
-                return self.run_handler(&request.call(command, Origin::Client));
+                return self.run_handler(request);
             }
-            if command.is_queueable() {
-                return self.queue(command, request);
+            if request.command.is_queueable() {
+                return self.queue(request);
             }
         }
         if is_quiet
@@ -83,8 +80,7 @@ impl Gate<'_> {
         let imports = client.flags.contains(ClientFlags::IMPORT_SOURCE);
         let brings = client.flags.contains(ClientFlags::BRINGS_SLOTS);
         let asks = client.flags.contains(ClientFlags::ASKING);
-        let no_touch = leaves_no_mark
-            && request.command.is_none_or(|command| !command.is(Flags::MARKS_ACCESS));
+        let no_touch = leaves_no_mark && !request.command.is(Flags::MARKS_ACCESS);
         // The flags are those of the subcommand, because the subcommand may write.
         let is = |flags| resolve(&self.core.state, request).is_ok_and(|command| command.is(flags));
         self.core.keyspace.mode = Mode { no_touch, hides_expired: self.hides_expired(is) };
@@ -94,7 +90,7 @@ impl Gate<'_> {
         let ran = if is_muted { self.run_muted(request) } else { self.run(request) };
         if ran.has_run() {
             tracking::end_caching(&mut self.core.state, self.caller, request);
-            if asks && !request.command.is_some_and(|command| command.is(Flags::KEEPS_ASKING)) {
+            if asks && !request.command.is(Flags::KEEPS_ASKING) {
                 self.end_asking();
             }
         }
@@ -231,8 +227,8 @@ impl Gate<'_> {
             }
             Verdict::Deny(denied) => {
                 let id = self.caller.client();
-                let call = request.call(command, Origin::Client);
-                users::log_denied(&mut self.core.state, id, denied, &call);
+                let request = &Request { command, ..*request };
+                users::log_denied(&mut self.core.state, id, denied, request);
                 self.abandon_if_exec(command);
                 let error = users::denied_error(&self.core.state, id, command, denied);
                 return self.reject(Some(command), &error);
@@ -241,29 +237,29 @@ impl Gate<'_> {
         if self.core.keyspace.tracking.has_changes() {
             tracking::before_command(self);
         }
+        let request = &Request { command, ..*request };
         if matches!(verdict, Verdict::Queue) {
-            return self.queue(command, request);
+            return self.queue(request);
         }
-        let call = request.call(command, Origin::Client);
-        let ran = self.run_handler(&call);
+        let ran = self.run_handler(request);
         if self.core.state.is_monitored() && ran.has_run() {
             let output = self.reply.output();
-            monitor::feed_monitors(&mut self.core.state, self.caller, &call, output);
+            monitor::feed_monitors(&mut self.core.state, self.caller, request, output);
         }
         ran
     }
 
     /// Queues a request until EXEC.
-    fn queue(&mut self, command: &'static Command, request: &Request<'_>) -> Ran {
-        match transaction::queue(&mut self.core.state, self.caller, command, request) {
+    fn queue(&mut self, request: &Request<'_>) -> Ran {
+        match transaction::queue(&mut self.core.state, self.caller, request) {
             Ok(()) => {
                 self.reply.queued();
                 if slot_costs::are_counted(&self.core.state) {
-                    slot_costs::charge_queued(&mut self.core.state, command, request);
+                    slot_costs::charge_queued(&mut self.core.state, request);
                 }
                 Ran::Done
             }
-            Err(error) => self.reject(Some(command), &error),
+            Err(error) => self.reject(Some(request.command), &error),
         }
     }
 
@@ -271,10 +267,6 @@ impl Gate<'_> {
     /// `end_loading`. Keeps the database that SELECT has chosen. Errors: no such command, or it is
     /// not allowed here. An error reply of the command itself is not an error.
     pub fn run_trusted(&mut self, request: &Request<'_>) -> Result<(), CommandError> {
-        let origin = match self.caller {
-            Caller::Primary => Origin::Stream,
-            Caller::Load | Caller::Client(_) => Origin::Client,
-        };
         let command = resolve(&self.core.state, request)?;
         if !command.spec.accepts(request.args.len()) {
             return Err(CommandError::WrongArity(command.full_name.clone()));
@@ -285,7 +277,7 @@ impl Gate<'_> {
             return Err(error);
         }
         // It cannot wait.
-        let _ = self.run_handler(&request.call(command, origin));
+        let _ = self.run_handler(&Request { command, ..*request });
         // A file may have any number of changed locks.
         if self.core.keyspace.locks.has_changed() {
             locks::review(self.core);
@@ -295,49 +287,50 @@ impl Gate<'_> {
 
     /// Runs a blocked client's command again, because one of its keys has changed or its deadline
     /// has passed. None: the client stays blocked.
-    pub fn run_woken(&mut self, call: &Call<'_>) -> Option<Ran> {
-        let (id, command) = (self.caller.client(), call.command);
+    pub fn run_woken(&mut self, request: &Request<'_>) -> Option<Ran> {
+        let (id, command) = (self.caller.client(), request.command);
         // The user may have lost the permission while the client waited.
-        if let Err(denied) = users::check_client(&self.core.state, id, command, call.args) {
-            users::log_denied(&mut self.core.state, id, denied, call);
+        if let Err(denied) = users::check_client(&self.core.state, id, command, request.args) {
+            users::log_denied(&mut self.core.state, id, denied, request);
             let error = users::denied_error(&self.core.state, id, command, denied);
             return Some(self.reject(Some(command), &error));
         }
         let before = self.reply.output().len();
-        let ended = self.handle(call).map_or_else(|ended| ended, |()| Ok(Outcome::Replied));
+        let ended = self.handle(request).map_or_else(|ended| ended, |()| Ok(Outcome::Replied));
         if matches!(ended, Ok(Outcome::WaitsOn)) {
-            self.announce(call);
+            self.announce(request);
             self.core.state.effects.end_unit();
             return None;
         }
-        Some(self.conclude(call, ended, before))
+        Some(self.conclude(request, ended, before))
     }
 
     /// Runs a queued command of EXEC. Monitoring clients see it before the EXEC.
-    pub fn run_queued(&mut self, command: &'static Command, request: &Request<'_>) -> Ran {
-        let (id, call) = (self.caller.client(), request.call(command, Origin::Transaction));
+    pub fn run_queued(&mut self, request: &Request<'_>) -> Ran {
+        let (id, command) = (self.caller.client(), request.command);
         if let Err(denied) = users::check_client(&self.core.state, id, command, request.args) {
-            users::log_denied(&mut self.core.state, id, denied, &call);
+            users::log_denied(&mut self.core.state, id, denied, request);
             self.write_error(&users::exec_denied_error(denied));
             return Ran::Done;
         }
         self.core.keyspace.mode.hides_expired = self.hides_expired(|flags| command.is(flags));
-        let ran = self.run_handler(&call);
+        let ran = self.run_handler(request);
         if self.core.state.is_monitored() {
             let mut apart = OutputBuffer::default();
-            monitor::feed_monitors(&mut self.core.state, self.caller, &call, &mut apart);
+            monitor::feed_monitors(&mut self.core.state, self.caller, request, &mut apart);
         }
         ran
     }
 
     /// Runs a command called by a script, after [`admit::admit_scripted`] has allowed it.
-    pub fn run_scripted(&mut self, command: &'static Command, request: &Request<'_>) {
+    pub fn run_scripted(&mut self, request: &Request<'_>) {
+        let command = request.command;
         if self.core.keyspace.leaves_expiry() {
             self.core.keyspace.mode.hides_expired = self.hides_expired(|flags| command.is(flags));
         }
         // The script's own work since its last call is no part of this command's time.
         self.core.state.stats.timing.start();
-        let _ = self.run_handler(&request.call(command, Origin::Script));
+        let _ = self.run_handler(request);
         if self.core.state.is_monitored() {
             monitor::feed_scripted(&mut self.core.state, self.caller, command, request.args);
         }
@@ -345,15 +338,15 @@ impl Gate<'_> {
 
     /// Runs a command's handler, announces its changes, and counts it.
     #[inline]
-    fn run_handler(&mut self, call: &Call<'_>) -> Ran {
+    fn run_handler(&mut self, request: &Request<'_>) -> Ran {
         let before = self.reply.output().len();
-        match self.handle(call) {
+        match self.handle(request) {
             Ok(()) => {
-                self.account(call, false, before);
-                self.announce(call);
-                self.end_unit(call.origin)
+                self.account(request, false, before);
+                self.announce(request);
+                self.end_unit(request.origin)
             }
-            Err(ended) => self.conclude(call, ended, before),
+            Err(ended) => self.conclude(request, ended, before),
         }
     }
 
@@ -361,8 +354,8 @@ impl Gate<'_> {
     /// place: moving its 16 bytes, of which only the tag has just been written, would wait for all
     /// earlier stores.
     #[inline(always)]
-    fn handle(&mut self, call: &Call<'_>) -> Result<(), CommandResult> {
-        let &Call { command, args, prehashed, origin } = call;
+    fn handle(&mut self, request: &Request<'_>) -> Result<(), CommandResult> {
+        let &Request { command, args, hashes, origin } = request;
         let handler = command.spec.handler.expect("a command without subcommands has a handler");
         let protocol = self.reply.protocol();
         let mut context = Context {
@@ -371,7 +364,7 @@ impl Gate<'_> {
             args,
             command,
             caller: self.caller,
-            prehashed,
+            hashes,
             origin,
             effect: Effect::AsSent,
         };
@@ -386,7 +379,7 @@ impl Gate<'_> {
         self.reply.set_protocol(protocol);
         // CONFIG SET may have changed whether effects are used.
         if is_heard && self.core.state.effects.is_heard() {
-            self.note_effect(call, effect, changes);
+            self.note_effect(request, effect, changes);
         }
         match result {
             Ok(Outcome::Replied) => {
@@ -401,8 +394,8 @@ impl Gate<'_> {
     /// Adds a command's effect to the stream. `changes`: the count of changes before the command
     /// ran.
     #[cold]
-    fn note_effect(&mut self, call: &Call<'_>, effect: Effect, changes: u64) {
-        let command = call.command;
+    fn note_effect(&mut self, request: &Request<'_>, effect: Effect, changes: u64) {
+        let command = request.command;
         let has_changed = self.core.keyspace.changes_by_commands() != changes;
         if has_changed
             && self.core.state.replication.has_lost_writes
@@ -434,14 +427,14 @@ impl Gate<'_> {
         };
         if repeats {
             let database = self.core.keyspace.selected();
-            self.core.state.effects.push_as_sent(database, &call.args);
+            self.core.state.effects.push_as_sent(database, &request.args);
         }
     }
 
     /// Announces a command's changes and counts the command, whatever its result. `before`: bytes
     /// of output before the command ran.
     #[inline(never)]
-    fn conclude(&mut self, call: &Call<'_>, ended: CommandResult, before: usize) -> Ran {
+    fn conclude(&mut self, request: &Request<'_>, ended: CommandResult, before: usize) -> Ran {
         let failed = ended.is_err();
         let outcome = ended.unwrap_or_else(|error| {
             self.write_error(&error);
@@ -455,10 +448,10 @@ impl Gate<'_> {
             Outcome::Replied | Outcome::Suspended | Outcome::Close => true,
         };
         if is_counted {
-            self.account(call, failed, before);
+            self.account(request, failed, before);
         }
-        self.announce(call);
-        let ended = self.end_unit(call.origin);
+        self.announce(request);
+        let ended = self.end_unit(request.origin);
         match outcome {
             Outcome::Replied => ended,
             Outcome::Postponed => Ran::NotYet,
@@ -487,16 +480,16 @@ impl Gate<'_> {
 
     /// Sends a command's changes to tracking clients and keyspace events to subscribers.
     #[inline(always)]
-    fn announce(&mut self, call: &Call<'_>) {
+    fn announce(&mut self, request: &Request<'_>) {
         if self.core.keyspace.tracking.is_on() {
-            tracking::after_command(self, call);
+            tracking::after_command(self, request);
         }
         self.core.keyspace.delete_found_expired();
         if !self.core.keyspace.events.is_empty() {
             publish::publish_events(self.core);
             // A push cannot stand inside the reply of EXEC or a reply that a script reads, so it
             // follows at the end. A woken client's push follows its reply (`waking::wake`).
-            if call.origin == Origin::Client {
+            if request.origin == Origin::Client {
                 publish::take_pushed(&mut self.core.state, self.caller, self.reply.output());
             }
         }
@@ -564,8 +557,8 @@ impl Gate<'_> {
     /// Counts a command that ran: calls, time, histogram, and also the command log and latency
     /// monitor if it took long or was large. `before`: bytes of output before it ran.
     #[inline(always)]
-    fn account(&mut self, call: &Call<'_>, failed: bool, before: usize) {
-        let command = call.command;
+    fn account(&mut self, request: &Request<'_>, failed: bool, before: usize) {
+        let command = request.command;
         // An output beyond its limit is dropped. The difference then wraps to a large number, and
         // `note` checks it.
         let replied = self.reply.output().len().wrapping_sub(before);
@@ -581,12 +574,12 @@ impl Gate<'_> {
         }
         if state.stats.timing.is_notable(nanoseconds)
             // The bitwise OR is less than twice the larger number, so one comparison is enough.
-            || state.stats.timing.is_large(replied | call.args.span())
+            || state.stats.timing.is_large(replied | request.args.span())
         {
             let replied = self.reply.output().len().saturating_sub(before);
-            note(state, self.caller, call, Costs { nanoseconds, bytes: replied as u64 });
+            note(state, self.caller, request, Costs { nanoseconds, bytes: replied as u64 });
         }
-        if call.origin == Origin::Client {
+        if request.origin == Origin::Client {
             self.uncounted = Some(command.id);
         } else if let Some(client) = self.client() {
             client.count_command(command.id);
@@ -597,19 +590,19 @@ impl Gate<'_> {
 /// Adds a command to the logs in which it belongs. `costs`: its run time, and the bytes of its
 /// reply.
 #[cold]
-fn note(state: &mut State, caller: Caller, call: &Call<'_>, costs: Costs) {
-    let command = call.command;
+fn note(state: &mut State, caller: Caller, request: &Request<'_>, costs: Costs) {
+    let command = request.command;
     let Costs { nanoseconds, bytes: replied } = costs;
     if state.stats.hot_keys.is_some() && caller.client().is_some() {
-        hot_keys::charge(state, call, costs);
+        hot_keys::charge(state, request, costs);
     }
     if slot_costs::are_counted(state) {
-        slot_costs::charge(state, caller, call, costs);
+        slot_costs::charge(state, caller, request, costs);
     }
     let us = nanoseconds / 1000;
     let time = state.clock.now().unix_seconds();
     let config = &state.config;
-    let sent = encoded_len(call.args.iter_from(0)) as u64;
+    let sent = encoded_len(request.args.iter_from(0)) as u64;
     let logs = [
         (LogKind::Slow, us, config.slowlog_log_slower_than, config.slowlog_max_len),
         (
@@ -635,7 +628,7 @@ fn note(state: &mut State, caller: Caller, call: &Call<'_>, costs: Costs) {
         {
             let peer = client.peer.to_string();
             let name = client.name.clone();
-            let args = monitor::shown_args(command, call.args).into_iter();
+            let args = monitor::shown_args(command, request.args).into_iter();
             state.stats.command_logs[kind as usize].push(args, time, value, peer, &name, max_len);
             if kind == LogKind::Slow {
                 state.stats.command_stats[command.id.index()].slow += 1;
@@ -652,14 +645,13 @@ fn note(state: &mut State, caller: Caller, call: &Call<'_>, costs: Costs) {
 /// The command or subcommand that a request names.
 #[inline]
 fn resolve(state: &State, request: &Request<'_>) -> Result<&'static Command, CommandError> {
-    let Some(command) = request.command else {
-        return Err(unknown_command(request.args));
-    };
+    let command = request.command;
     if command.subcommands.is_empty() || request.args.len() < 2 {
-        if command.spec.handler.is_none() {
-            return Err(CommandError::WrongArity(command.full_name.clone()));
-        }
-        return Ok(command);
+        return match command.spec.handler {
+            Some(_) => Ok(command),
+            None if command.is_unknown() => Err(unknown_command(request.args)),
+            None => Err(CommandError::WrongArity(command.full_name.clone())),
+        };
     }
     let name = request.args.get(1);
     let found = state.commands.find_subcommand(command, name);

@@ -104,7 +104,7 @@ fn take_back_one(core: &mut Core, handed: &Handed) {
 
 /// Whether this server has the key's slot.
 fn is_here(core: &Core, key: &[u8]) -> bool {
-    let cluster = core.state.cluster.as_deref();
+    let cluster = core.state.node.cluster.as_deref();
     !core.keyspace.is_hidden(key) && cluster.is_none_or(|cluster| cluster.owns(HashSlot::of(key)))
 }
 

@@ -6,7 +6,7 @@
 //! was given.
 
 use crate::gate::keys::keys_of;
-use crate::gate::request::Call;
+use crate::gate::request::Request;
 use crate::resp::request::encoded_len;
 use crate::state::State;
 use crate::state::context::Origin;
@@ -15,8 +15,8 @@ use crate::sys::machine::cpu_times;
 
 /// Charges a command that has run. `costs`: without the bytes of its request.
 #[cold]
-pub fn charge(state: &mut State, call: &Call<'_>, mut costs: Costs) {
-    let &Call { command, args, origin, .. } = call;
+pub fn charge(state: &mut State, request: &Request<'_>, mut costs: Costs) {
+    let &Request { command, args, origin, .. } = request;
     let now_us = state.now.boot_us;
     let Some(hot) = &mut state.stats.hot_keys else { return };
     if !hot.is_active(now_us) {

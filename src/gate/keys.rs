@@ -384,7 +384,7 @@ mod tests {
     use crate::keyspace::{DbIndex, Keyspace};
     use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
     use crate::resp::request::Range;
-    use crate::state::context::Caller;
+    use crate::state::context::{Caller, Origin};
     use crate::state::spec::{Flags, counted_keys, key, keys, spec};
     use crate::state::table::Command;
     use crate::state::{Core, State};
@@ -566,8 +566,8 @@ mod tests {
             let mut output = OutputBuffer::default();
             let reply = ReplyWriter::new(&mut output, Protocol::Resp2);
             take_looked_up();
-            let asked =
-                Request { args, command: TABLE.find(args.get(0)), prehashed: Default::default() };
+            let command = TABLE.find(args.get(0)).unwrap_or(&TABLE.unknown);
+            let asked = Request::new(command, args, Origin::Client);
             let ran = Gate::new(&mut core, Caller::Load, reply).run_trusted(&asked);
             let looked_up = take_looked_up();
             core.keyspace.delete_found_expired();

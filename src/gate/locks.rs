@@ -689,7 +689,7 @@ fn tell_holder(state: &mut State, key: &[u8], held: &Held, reason: EndReason) {
     let lost = LostLock { client, key: key.into(), fence: held.fence, reason };
     match state.scripts.running.is_some() {
         // It may be undone.
-        true => state.lost_in_script.push(lost),
+        true => state.in_script.lost_locks.push(lost),
         false => tell_lost(state, &lost),
     }
 }
@@ -697,10 +697,10 @@ fn tell_holder(state: &mut State, key: &[u8], held: &Held, reason: EndReason) {
 /// Notifies the holders of the locks that a script has ended, unless it was undone.
 #[inline]
 pub fn tell_lost_in_script(state: &mut State, is_undone: bool) {
-    if state.lost_in_script.is_empty() {
+    if state.in_script.lost_locks.is_empty() {
         return;
     }
-    for lost in std::mem::take(&mut state.lost_in_script) {
+    for lost in std::mem::take(&mut state.in_script.lost_locks) {
         if !is_undone {
             tell_lost(state, &lost);
         }

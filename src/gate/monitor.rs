@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::client::{Client, ClientId};
 use crate::gate::limits;
 use crate::gate::publish;
-use crate::gate::request::Call;
+use crate::gate::request::Request;
 use crate::keyspace::DbIndex;
 use crate::resp::args::Args;
 use crate::resp::reply::OutputBuffer;
@@ -23,16 +23,16 @@ const REDACTED: &[u8] = b"(redacted)";
 pub fn feed_monitors(
     state: &mut State,
     caller: Caller,
-    call: &Call<'_>,
+    request: &Request<'_>,
     output: &mut OutputBuffer,
 ) {
-    if call.command.spec.flags.intersects(Flags::SKIP_MONITOR | Flags::ADMIN) {
+    if request.command.spec.flags.intersects(Flags::SKIP_MONITOR | Flags::ADMIN) {
         return;
     }
     let Some(client) = caller.client().and_then(|id| state.clients.get(id)) else { return };
     let (client, database, name) = (Some(client.id), client.database, address(state, client));
     let sender = Sender { client, database, name };
-    show(state, &sender, call.command, call.args);
+    show(state, &sender, request.command, request.args);
     publish::take_pushed(state, caller, output);
 }
 

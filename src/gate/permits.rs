@@ -21,7 +21,8 @@ pub const STALL_US: i64 = 50_000;
 
 /// Begins a session, and adds the permits of the owner's earlier session to it.
 pub fn begin(core: &mut Core, mut session: PermitSession) {
-    if let Some(before) = core.keyspace.permits.take(session.database, &session.key, &session.owner)
+    if let Some(before) =
+        core.keyspace.semaphores.sessions.take(session.database, &session.key, &session.owner)
     {
         let new: HashSet<&[u8]> = session.permits.iter().map(|permit| &**permit).collect();
         let now_ms = core.state.now.unix().0;
@@ -38,7 +39,7 @@ pub fn begin(core: &mut Core, mut session: PermitSession) {
         session.permits.extend(held);
     }
     let at_us = half_from_now(&core.state, session.lease_ms);
-    core.keyspace.permits.insert(session, at_us);
+    core.keyspace.semaphores.sessions.insert(session, at_us);
 }
 
 /// Removes the permits of a semaphore whose time is over: here, in the AOF and at replicas. A
@@ -80,7 +81,7 @@ pub fn remove(
             }
         });
         for permit in &permits {
-            keyspace.permits.forget_permit(database, key, permit);
+            keyspace.semaphores.sessions.forget_permit(database, key, permit);
         }
         keyspace.changed_by(permits.len() as u64, KeyspaceEvents::LOCK, event, key);
         keyspace.delete_if_empty::<SortedSet>(slot, name);
@@ -134,7 +135,9 @@ fn half_from_now(state: &State, ms: i64) -> i64 {
 
 /// Renews the permits of which half the lease has passed, if their clients have shown life since.
 pub fn on_time(core: &mut Core) {
-    while let Some((session, at_us)) = core.keyspace.permits.take_look(core.state.now.boot_us) {
+    while let Some((session, at_us)) =
+        core.keyspace.semaphores.sessions.take_look(core.state.now.boot_us)
+    {
         if core.state.replication.is_replica() {
             continue;
         }
@@ -155,7 +158,7 @@ pub fn on_time(core: &mut Core) {
         }
         if let Some(left_ms) = left_ms {
             let at_us = half_from_now(&core.state, left_ms);
-            core.keyspace.permits.insert(session, at_us);
+            core.keyspace.semaphores.sessions.insert(session, at_us);
         }
     }
 }
@@ -163,7 +166,7 @@ pub fn on_time(core: &mut Core) {
 /// Binds the permits of an owner to a client, and renews them. False: the owner has none of this
 /// semaphore.
 pub fn bind(core: &mut Core, at: DatabaseKey<'_>, owner: &[u8], client: ClientId) -> bool {
-    let Some(session) = core.keyspace.permits.take(at.database, at.key, owner) else {
+    let Some(session) = core.keyspace.semaphores.sessions.take(at.database, at.key, owner) else {
         return false;
     };
     let until_ms = core.state.now.unix().0 + session.lease_ms;
@@ -177,15 +180,18 @@ pub fn bind(core: &mut Core, at: DatabaseKey<'_>, owner: &[u8], client: ClientId
 /// Lets the permits of a client that is being closed end after their grace period. `stood_still`:
 /// it was closed during a pause, since when nothing has ended.
 pub fn forget(core: &mut Core, client: ClientId, stood_still: bool) {
-    if core.keyspace.permits.is_empty() {
+    if core.keyspace.semaphores.sessions.is_empty() {
         return;
     }
     let is_informed = core.state.clients.informed.contains(&client);
-    for session in core.keyspace.permits.take_of_client(client) {
+    for session in core.keyspace.semaphores.sessions.take_of_client(client) {
         if !is_informed && core.state.handed.has_renewed(&session) {
             // It is taken back, with its session.
             let at_us = half_from_now(&core.state, session.grace_ms);
-            core.keyspace.permits.insert(PermitSession { client: None, ..session }, at_us);
+            core.keyspace
+                .semaphores
+                .sessions
+                .insert(PermitSession { client: None, ..session }, at_us);
         } else {
             grant_grace(core, session, stood_still);
         }
@@ -196,13 +202,14 @@ pub fn forget(core: &mut Core, client: ClientId, stood_still: bool) {
 /// learnt of its success.
 pub fn take_renewal_back(core: &mut Core, client: ClientId, renewed: &Renewed) {
     let Renewed { database, key, owner, permits, session } = renewed;
-    let present = core.keyspace.permits.of(*database, key, owner).map(|session| session.client);
+    let present =
+        core.keyspace.semaphores.sessions.of(*database, key, owner).map(|session| session.client);
     if session.is_some() {
         if present.is_none_or(|its_client| its_client.is_some_and(|id| id != client)) {
             // Another client has it now.
             return;
         }
-        core.keyspace.permits.take(*database, key, owner);
+        core.keyspace.semaphores.sessions.take(*database, key, owner);
     }
     put_deadlines(core, DatabaseKey { database: *database, key }, false, |view| {
         let is_left = |one: &&RenewedPermit| view.score(&one.permit) == Some(one.after_ms);
@@ -215,14 +222,14 @@ pub fn take_renewal_back(core: &mut Core, client: ClientId, renewed: &Renewed) {
             return grant_grace(core, former, false);
         }
         let at_us = half_from_now(&core.state, former.grace_ms.min(former.lease_ms));
-        core.keyspace.permits.insert(former, at_us);
+        core.keyspace.semaphores.sessions.insert(former, at_us);
     }
 }
 
 /// Starts the grace periods of all sessions, which have lost their connections by a start or
 /// promotion.
 pub fn lose_connections(core: &mut Core) {
-    for session in core.keyspace.permits.take_all() {
+    for session in core.keyspace.semaphores.sessions.take_all() {
         grant_grace(core, session, false);
     }
 }
@@ -235,7 +242,7 @@ fn grant_grace(core: &mut Core, session: PermitSession, stood_still: bool) {
     if set_deadlines(core, &session, Until::Exactly(until_ms), stood_still).is_some() {
         // The session can be attached again until then.
         let at_us = core.state.now.boot_us.saturating_add(session.grace_ms.saturating_mul(1000));
-        core.keyspace.permits.insert(PermitSession { client: None, ..session }, at_us);
+        core.keyspace.semaphores.sessions.insert(PermitSession { client: None, ..session }, at_us);
     }
 }
 

@@ -2,42 +2,28 @@
 
 use crate::client::waits::{Answer, Wait};
 use crate::ids::CommandId;
-use crate::resp::args::{Args, Prehashed};
+use crate::resp::args::Args;
 use crate::resp::reply::ReplyWriter;
 use crate::state::Core;
 use crate::state::context::{Caller, Origin};
 use crate::state::table::Command;
 
-/// A parsed request, with its command looked up, and its keys hashed if they were prefetched.
+/// A parsed request on its way to the handler.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
     pub args: Args<'a>,
-    /// None: no such command.
-    pub command: Option<&'static Command>,
-    pub prehashed: Prehashed<'a>,
-}
-
-/// A request whose command is known, on one of its ways to the handler.
-#[derive(Clone, Copy)]
-pub struct Call<'a> {
+    /// The command; until the gate has looked further, the container of a subcommand, or
+    /// `CommandTable::unknown`.
     pub command: &'static Command,
-    pub args: Args<'a>,
-    pub prehashed: Prehashed<'a>,
+    /// The hashes of the keys at fixed positions, as far as they were prefetched.
+    pub hashes: &'a [u64],
     pub origin: Origin,
 }
 
-impl<'a> Call<'a> {
-    /// A call whose keys were not prefetched.
-    pub fn new(command: &'static Command, args: Args<'a>, origin: Origin) -> Self {
-        Call { command, args, prehashed: Prehashed::default(), origin }
-    }
-}
-
 impl<'a> Request<'a> {
-    /// The call of `command`, which the request names.
-    #[inline]
-    pub fn call(&self, command: &'static Command, origin: Origin) -> Call<'a> {
-        Call { command, args: self.args, prehashed: self.prehashed, origin }
+    /// A request whose keys were not prefetched.
+    pub fn new(command: &'static Command, args: Args<'a>, origin: Origin) -> Self {
+        Request { args, command, hashes: &[], origin }
     }
 }
 

@@ -41,7 +41,8 @@ pub fn on_time(core: &mut Core) {
 
 /// When [`on_time`] is to be called.
 pub fn due(core: &Core) -> Due {
-    let looks = [core.keyspace.locks.next_look_us(), core.keyspace.permits.next_look_us()];
+    let looks =
+        [core.keyspace.locks.next_look_us(), core.keyspace.semaphores.sessions.next_look_us()];
     Due::at(looks.into_iter().flatten().min().filter(|_| !core.state.stands_still()))
 }
 
@@ -130,7 +131,7 @@ pub fn bind(core: &mut Core, at: At<'_>, client: ClientId) -> bool {
 /// after the script, whose changes may be rolled back.
 pub fn forget(core: &mut Core, client: ClientId) {
     if core.state.stands_still() || core.state.scripts.running.is_some() {
-        if core.keyspace.locks.has_sessions() || !core.keyspace.permits.is_empty() {
+        if core.keyspace.locks.has_sessions() || !core.keyspace.semaphores.sessions.is_empty() {
             core.state.pauses.closed.push(client);
         }
         return;

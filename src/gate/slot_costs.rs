@@ -8,13 +8,12 @@
 
 use crate::collections::hash_slot::HashSlot;
 use crate::gate::cluster::slot_of;
-use crate::gate::request::{Call, Request};
+use crate::gate::request::Request;
 use crate::resp::args::Args;
 use crate::resp::request::encoded_len;
 use crate::state::State;
 use crate::state::context::{Caller, Origin};
 use crate::state::spec::Flags;
-use crate::state::table::Command;
 use crate::stats::hot_keys::Costs;
 use crate::stats::slots::SlotCosts;
 
@@ -24,20 +23,20 @@ const QUEUED_BYTES: u64 = b"+QUEUED\r\n".len() as u64;
 
 /// Whether costs are counted.
 pub fn are_counted(state: &State) -> bool {
-    state.config.cluster_slot_stats_enabled && state.cluster.is_some()
+    state.config.cluster_slot_stats_enabled && state.node.cluster.is_some()
 }
 
 /// Charges a command that has run and been counted. `costs`: without the bytes of its request.
 #[cold]
-pub fn charge(state: &mut State, caller: Caller, call: &Call<'_>, costs: Costs) {
-    let &Call { command, args, origin, .. } = call;
+pub fn charge(state: &mut State, caller: Caller, request: &Request<'_>, costs: Costs) {
+    let &Request { command, args, origin, .. } = request;
     if !are_counted(state) || matches!(origin, Origin::Transaction | Origin::Script) {
         return;
     }
     follow_owners(state);
     let replicas = state.replication.replicas.len() as u64;
     let added = state.effects.added();
-    let stats = state.slot_stats.get_or_insert_default();
+    let stats = state.node.slot_stats.get_or_insert_default();
     // Loading begins the count anew.
     let effects = added.saturating_sub(std::mem::replace(&mut stats.effects_seen, added));
     let group = stats.of_group.take();
@@ -64,15 +63,15 @@ pub fn charge(state: &mut State, caller: Caller, call: &Call<'_>, costs: Costs) 
 
 /// Charges the bytes of a command that was queued. EXEC is charged with its other costs.
 #[cold]
-pub fn charge_queued(state: &mut State, command: &'static Command, request: &Request<'_>) {
+pub fn charge_queued(state: &mut State, request: &Request<'_>) {
     let costs = SlotCosts {
         cpu_us: 0,
-        bytes_in: sent(request.args, Origin::Client),
+        bytes_in: sent(request.args, request.origin),
         bytes_out: QUEUED_BYTES,
     };
-    if let Some(slot) = slot_of(command, request.args) {
+    if let Some(slot) = slot_of(request.command, request.args) {
         follow_owners(state);
-        state.slot_stats.get_or_insert_default().add(slot, costs);
+        state.node.slot_stats.get_or_insert_default().add(slot, costs);
     }
 }
 
@@ -81,21 +80,21 @@ pub fn charge_queued(state: &mut State, command: &'static Command, request: &Req
 pub fn charge_messages(state: &mut State, channel: &[u8], message: &[u8], receivers: usize) {
     let length = encoded_len([&b"smessage"[..], channel, message]) as u64;
     let costs = SlotCosts { bytes_out: length * receivers as u64, ..SlotCosts::default() };
-    state.slot_stats.get_or_insert_default().add(HashSlot::of(channel), costs);
+    state.node.slot_stats.get_or_insert_default().add(HashSlot::of(channel), costs);
 }
 
 /// Notes the slot of the keys of the transaction or script that ends.
 pub fn note_group(state: &mut State, slot: Option<HashSlot>) {
     if are_counted(state) {
-        state.slot_stats.get_or_insert_default().of_group = slot;
+        state.node.slot_stats.get_or_insert_default().of_group = slot;
     }
 }
 
 /// Forgets the costs of slots that have another owner.
 pub fn follow_owners(state: &mut State) {
-    let Some(cluster) = state.cluster.as_deref() else { return };
+    let Some(cluster) = state.node.cluster.as_deref() else { return };
     let owner = |slot| cluster.owner(slot).map(|owner| owner.get() as u16);
-    state.slot_stats.get_or_insert_default().follow_owners(cluster.version(), owner);
+    state.node.slot_stats.get_or_insert_default().follow_owners(cluster.version(), owner);
 }
 
 /// The bytes in which a request was sent. An inline request has only a line end in addition. A

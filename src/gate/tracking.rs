@@ -16,7 +16,7 @@ use crate::client::{Client, ClientFlags, ClientId};
 use crate::gate::keys::keys_of;
 use crate::gate::limits::{self, OUTPUT_UNCOUNTED_MAX};
 use crate::gate::publish;
-use crate::gate::request::{Call, Gate, Request};
+use crate::gate::request::{Gate, Request};
 use crate::keyspace::tracking::Change;
 use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
@@ -68,8 +68,8 @@ pub fn before_command(gate: &mut Gate<'_>) {
 /// Sends messages about a command's changes, and notes the keys it has read. Called while any
 /// client tracks.
 #[cold]
-pub fn after_command(gate: &mut Gate<'_>, call: &Call<'_>) {
-    let &Call { command, args, origin, .. } = call;
+pub fn after_command(gate: &mut Gate<'_>, request: &Request<'_>) {
+    let &Request { command, args, origin, .. } = request;
     let client = gate.caller.client();
     send_changes(gate.core, client);
     // A command that blocked was noted before it began to wait.
@@ -107,11 +107,10 @@ fn remember(core: &mut Core, id: ClientId, command: &Command, args: Args<'_>) {
 /// Ends CLIENT CACHING after the one command or transaction for which it is valid. CLIENT's
 /// subcommands do not count.
 pub fn end_caching(state: &mut State, caller: Caller, request: &Request<'_>) {
-    let keeps = request.command.is_some_and(|command| {
-        command.is(Flags::KEEPS_CACHING)
-            && request.args.len() > 1
-            && state.commands.find_subcommand(command, request.args.get(1)).is_some()
-    });
+    let &Request { command, args, .. } = request;
+    let keeps = command.is(Flags::KEEPS_CACHING)
+        && args.len() > 1
+        && state.commands.find_subcommand(command, args.get(1)).is_some();
     if let Some(client) = caller.client().and_then(|id| state.clients.get_mut(id))
         && !client.flags.contains(ClientFlags::IN_TRANSACTION)
         && !keeps

@@ -8,28 +8,22 @@ use crate::keyspace::Keyspace;
 use crate::state::State;
 use crate::state::context::Caller;
 use crate::state::spec::DatabaseUse;
-use crate::state::table::Command;
 
 /// Queues a command of a client in a transaction.
-pub fn queue(
-    state: &mut State,
-    caller: Caller,
-    command: &'static Command,
-    request: &Request<'_>,
-) -> Result<(), CommandError> {
-    let flags = state.flags_of(command, request.args);
+pub fn queue(state: &mut State, caller: Caller, request: &Request<'_>) -> Result<(), CommandError> {
+    let &Request { command, args, hashes, .. } = request;
+    let flags = state.flags_of(command, args);
     let Some(client) = caller.client().and_then(|id| state.clients.get_mut(id)) else {
         return Ok(());
     };
     let Some(transaction) = &mut client.transaction else { return Ok(()) };
     // EXEC will run none of them, so this one need not be kept.
-    if !transaction.failed && !transaction.queue(command.id, flags, request.args, request.prehashed)
-    {
+    if !transaction.failed && !transaction.queue(command.id, flags, args, hashes) {
         return Err(CommandError::Text("ERR transaction is too large"));
     }
     client.last_command = Some(command.id);
-    if command.spec.databases == DatabaseUse::Selects && request.args.len() > 1 {
-        let selected = number_of(request.args, 1, state.config.database_count());
+    if command.spec.databases == DatabaseUse::Selects && args.len() > 1 {
+        let selected = number_of(args, 1, state.config.database_count());
         transaction.database = selected.or(transaction.database);
     }
     Ok(())

@@ -5,14 +5,14 @@ use std::collections::HashSet;
 
 use crate::acl::databases::DatabasesUsed;
 use crate::acl::log::{self, LogContext};
-use crate::acl::{ChangedUser, Denied, Format, Reason, Request, User, allows_channel};
+use crate::acl::{self, ChangedUser, Denied, Format, Reason, User, allows_channel};
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::config::{AclPubsubDefault, Config};
 use crate::error::CommandError;
 use crate::gate::closing::close_client;
 use crate::gate::keys::keys_of;
 use crate::gate::limits::describe_client;
-use crate::gate::request::Call;
+use crate::gate::request::Request;
 use crate::ids::UserId;
 use crate::keyspace::DbIndex;
 use crate::pubsub::{Kind, Subscriptions};
@@ -113,13 +113,13 @@ fn request<'a>(
     args: Args<'a>,
     keys: &'a dyn Fn() -> Vec<crate::facts::KeyPosition>,
     databases: Databases,
-) -> Request<'a> {
+) -> acl::Request<'a> {
     let Databases { selected, count } = databases;
     let has_keys = !command.spec.keys.is_empty();
     let key_categories = Categories::KEYSPACE | Categories::READ | Categories::WRITE;
     let touches_keys = has_keys || all_categories(command.spec).intersects(key_categories);
     let named = command.spec.databases;
-    Request {
+    acl::Request {
         command: command.id,
         needs_no_permission: command.is(Flags::NO_AUTH),
         args,
@@ -167,8 +167,8 @@ fn may_not_run(who: &[u8], command: &Command) -> Vec<u8> {
 }
 
 /// The text of a denial in ACL DRYRUN, which names the key, channel or database.
-pub fn dry_run_text(state: &State, user: &[u8], denied: Denied, call: &Call<'_>) -> Vec<u8> {
-    let &Call { command, args, .. } = call;
+pub fn dry_run_text(state: &State, user: &[u8], denied: Denied, request: &Request<'_>) -> Vec<u8> {
+    let &Request { command, args, .. } = request;
     let who = match state.config.reports_7_2() {
         true => [b"User ", user].concat(),
         false => b"This user".to_vec(),
@@ -236,8 +236,8 @@ pub fn script_denied_text(
 
 /// Counts a denied request, and adds it to the ACL log.
 #[cold]
-pub fn log_denied(state: &mut State, id: Option<ClientId>, denied: Denied, call: &Call<'_>) {
-    let &Call { command, args, origin, .. } = call;
+pub fn log_denied(state: &mut State, id: Option<ClientId>, denied: Denied, request: &Request<'_>) {
+    let &Request { command, args, origin, .. } = request;
     // The client's line names the command that it has sent.
     let (sent, context) = match origin {
         Origin::Script => {

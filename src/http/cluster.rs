@@ -17,7 +17,7 @@ pub fn cluster(state: &State, rights: &Rights, request: &Request) -> Response {
     if !rights.may_run(state, DbIndex::ZERO, &[b"CLUSTER", b"NODES"]) {
         return Response::of_status(403);
     }
-    let Some(cluster) = &state.cluster else { return Response::of_status(404) };
+    let Some(cluster) = &state.node.cluster else { return Response::of_status(404) };
     let (mut json, mut written, limit) = (Json::default(), 0, limit(request));
     json.open('{');
     for (name, value) in cluster.info().lines().filter_map(|line| line.split_once(':')) {

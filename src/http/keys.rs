@@ -13,7 +13,7 @@ use crate::types::type_name;
 
 /// `/api/keys`: what the last complete walk over all keys has found, or the first one so far.
 pub fn list(core: &Core, rights: &Rights) -> Response {
-    let (keyspace, walk) = (&core.keyspace, &core.state.key_walk);
+    let (keyspace, walk) = (&core.keyspace, &core.state.net.key_walk);
     let round = walk.complete.as_ref().unwrap_or(&walk.present);
     let mut json = Json::default();
     json.open('{');

@@ -79,7 +79,7 @@ pub fn overview(core: &Core, rights: &Rights) -> Response {
         json.close('}');
     }
     json.close(']');
-    json.named("cluster", core.state.cluster.is_some());
+    json.named("cluster", core.state.node.cluster.is_some());
     json.name("figures");
     json.open('{');
     let reading = Reading::new(core);

@@ -116,7 +116,7 @@ fn of_stream(queue: Queue, stream: &Stream, now_ms: i64) -> Queue {
 /// The keys named by `page-keys`: directly, or by its patterns.
 fn named(state: &State) -> BTreeSet<&[u8]> {
     let plain = state.config.page_keys.iter().filter(|name| !is_pattern(name));
-    let walk = &state.key_walk;
+    let walk = &state.net.key_walk;
     let complete = walk.complete.iter().flat_map(|round| &round.named);
     let found = complete.chain(&walk.present.named).map(|key| &**key);
     plain.map(Vec::as_slice).chain(found).take(NAMED_MAX).collect()
@@ -152,7 +152,8 @@ pub fn list(core: &mut Core, rights: &Rights, request: &Request) -> Response {
     let mut found: BTreeSet<(DbIndex, Box<[u8]>)> =
         named(&core.state).into_iter().map(|key| (DbIndex::ZERO, key.into())).collect();
     let mut has_more = false;
-    let streams = core.state.key_walk.complete.iter().flat_map(|round| round.streams.iter().rev());
+    let streams =
+        core.state.net.key_walk.complete.iter().flat_map(|round| round.streams.iter().rev());
     for (_, key) in streams {
         if found.len() < limit {
             found.insert((DbIndex::ZERO, key.clone()));

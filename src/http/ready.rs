@@ -25,7 +25,7 @@ pub const CHECKS: &[(&str, Check)] = &[
         state.replication.failover.as_ref().map(|_| failover::state_name(state).to_owned())
     }),
     ("cluster-down", |state| {
-        let is_down = state.cluster.as_ref().is_some_and(|cluster| !cluster.is_ok());
+        let is_down = state.node.cluster.as_ref().is_some_and(|cluster| !cluster.is_ok());
         is_down.then(|| "the cluster's state is fail".to_owned())
     }),
     ("shutting-down", |state| state.process.shutdown.map(|_| "SHUTDOWN or a signal".to_owned())),

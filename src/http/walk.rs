@@ -36,7 +36,7 @@ pub const WANTED: [Wanted; 7] = [
 /// Goes on among some further keys; after the last of them compares the keys that clients wait for,
 /// which may be empty, with the patterns, and begins anew. Call this in the periodic work.
 pub fn go_on(core: &mut Core) {
-    let (walk, keyspace) = (&mut core.state.key_walk, &core.keyspace);
+    let (walk, keyspace) = (&mut core.state.net.key_walk, &core.keyspace);
     if walk.patterns != core.state.config.page_keys {
         *walk = KeyWalk { patterns: core.state.config.page_keys.clone(), ..KeyWalk::default() };
     }

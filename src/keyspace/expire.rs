@@ -4,7 +4,7 @@
 //! A look-up that meets an expired key hides it, announces it, and notes it here. The key is
 //! deleted after the command, or when it is written. So a look-up never invalidates slots.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::mem;
 
@@ -18,10 +18,23 @@ use super::undo::{AsItIs, place};
 use super::{Cause, Key, Keyspace, Mode};
 use crate::config::KeyspaceEvents;
 
-/// Expired keys that look-ups have found and announced, but that are still in their tables.
-#[derive(Default)]
-pub(super) struct FoundExpired {
-    keys: HashSet<ExpiredKey, BuildHasherDefault<AsItIs>>,
+/// Who lets keys expire, and those that have expired or are kept.
+pub struct Expiring {
+    pub(super) by: ExpiryBy,
+    /// DEBUG SET-ACTIVE-EXPIRE.
+    pub is_active: bool,
+    /// Databases and keys with deadlines set by a replica's own clients: the primary does not
+    /// delete those.
+    own_deadlines: BTreeSet<(DbIndex, Box<[u8]>)>,
+    /// Keys that look-ups have found and announced, but that are still in their tables.
+    found: HashSet<ExpiredKey, BuildHasherDefault<AsItIs>>,
+}
+
+impl Default for Expiring {
+    fn default() -> Self {
+        let by = ExpiryBy::Server;
+        Expiring { by, is_active: true, own_deadlines: BTreeSet::new(), found: HashSet::default() }
+    }
 }
 
 #[derive(PartialEq, Eq)]
@@ -43,18 +56,11 @@ impl ExpiredKey {
     }
 }
 
-impl FoundExpired {
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.keys.is_empty()
-    }
-}
-
 impl Keyspace {
     /// Whether look-ups have found expired keys that must be deleted.
     #[inline]
     pub fn has_found_expired(&self) -> bool {
-        !self.found_expired.is_empty()
+        !self.expiring.found.is_empty()
     }
 
     /// Notes that a look-up found an expired key of the selected database. The key is announced
@@ -62,7 +68,7 @@ impl Keyspace {
     #[cold]
     pub(super) fn note_expired(&mut self, key: Key<'_>) {
         if !self.mode.hides_expired
-            && self.found_expired.keys.insert(ExpiredKey::new(self.selected, key))
+            && self.expiring.found.insert(ExpiredKey::new(self.selected, key))
         {
             if let Some(slot) = self.table().find(key.hash, key.bytes) {
                 self.note_owner_at(slot, key);
@@ -82,7 +88,7 @@ impl Keyspace {
 
     #[cold]
     fn delete_all_found_expired(&mut self) {
-        for key in mem::take(&mut self.found_expired.keys) {
+        for key in mem::take(&mut self.expiring.found) {
             self.delete_noted(&key);
         }
     }
@@ -91,7 +97,7 @@ impl Keyspace {
     #[cold]
     pub(super) fn make_way_for(&mut self, key: Key<'_>) {
         let key = ExpiredKey::new(self.selected, key);
-        if self.found_expired.keys.remove(&key) {
+        if self.expiring.found.remove(&key) {
             self.delete_noted(&key);
         }
     }
@@ -129,39 +135,39 @@ impl Keyspace {
         self.deletions.note_key(self.selected, key, Deleted::Expired);
         self.locks.note_expired(self.selected, key);
         self.touch(self.selected, key, 1, Cause::Server);
-        self.dirty_by_expiry += 1;
+        self.changes.by_expiry += 1;
         self.notify(KeyspaceEvents::EXPIRED, "expired", key);
     }
 
     /// Sets the server that decides when keys expire.
     pub fn set_expiry_by(&mut self, expiry_by: ExpiryBy) {
-        self.expiry_by = expiry_by;
+        self.expiring.by = expiry_by;
         self.reset_mode();
     }
 
     pub fn expiry_by(&self) -> ExpiryBy {
-        self.expiry_by
+        self.expiring.by
     }
 
     /// Whether another server decides when keys expire.
     #[inline]
     pub fn leaves_expiry(&self) -> bool {
-        self.expiry_by != ExpiryBy::Server
+        self.expiring.by != ExpiryBy::Server
     }
 
     /// Whether a key or field with this deadline is deleted at once, because the deadline has come.
     pub fn ends_at_once(&self, deadline: Deadline) -> bool {
-        self.now.has_come(deadline) && self.expiry_by != ExpiryBy::ImportSource
+        self.now.has_come(deadline) && self.expiring.by != ExpiryBy::ImportSource
     }
 
     /// Ends the mode of a command or of a part of a turn.
     pub fn reset_mode(&mut self) {
-        self.mode = Mode { no_touch: false, hides_expired: self.expiry_by == ExpiryBy::Primary };
+        self.mode = Mode { no_touch: false, hides_expired: self.expiring.by == ExpiryBy::Primary };
     }
 
     /// Whether due keys are deleted actively.
     pub(super) fn expires_by_itself(&self) -> bool {
-        self.active_expire && !self.leaves_expiry() && !self.now.ignores_deadlines
+        self.expiring.is_active && !self.leaves_expiry() && !self.now.ignores_deadlines
     }
 
     /// Notes a deadline that a replica's own client sets on a key of the selected database.
@@ -176,23 +182,23 @@ impl Keyspace {
     /// on one of its fields.
     #[inline]
     pub(super) fn note_own_volatile(&mut self, key: &[u8]) {
-        if self.expiry_by == ExpiryBy::Primary && !self.now.ignores_deadlines {
-            self.own_deadlines.insert((self.selected, key.into()));
+        if self.expiring.by == ExpiryBy::Primary && !self.now.ignores_deadlines {
+            self.expiring.own_deadlines.insert((self.selected, key.into()));
         }
     }
 
     /// Number of keys whose deadlines a replica checks itself.
     pub fn own_deadlines(&self) -> usize {
-        self.own_deadlines.len()
+        self.expiring.own_deadlines.len()
     }
 
     /// On a replica: deletes keys and fields whose deadlines were set by its own clients and have
     /// passed.
     pub fn expire_own(&mut self) {
-        if self.expiry_by != ExpiryBy::Primary {
-            return self.own_deadlines.clear();
+        if self.expiring.by != ExpiryBy::Primary {
+            return self.expiring.own_deadlines.clear();
         }
-        let mut own = mem::take(&mut self.own_deadlines);
+        let mut own = mem::take(&mut self.expiring.own_deadlines);
         own.retain(|(database, key)| {
             self.in_database(*database, |db| {
                 let Some(slot) = db.table().find(db.hash(key), key) else { return false };
@@ -204,7 +210,7 @@ impl Keyspace {
                 db.expire_own_fields(slot, key) || deadline.is_some()
             })
         });
-        self.own_deadlines = own;
+        self.expiring.own_deadlines = own;
     }
 
     /// Deletes due keys, checking at most about `budget` buckets. True if more may be due.
@@ -248,7 +254,7 @@ impl Keyspace {
     /// Milliseconds until a key or field may be due; None if none has a deadline. May be too short.
     /// Too long only for hidden keys.
     pub fn next_due_in_ms(&self) -> Option<i64> {
-        if !self.active_expire || self.leaves_expiry() {
+        if !self.expiring.is_active || self.leaves_expiry() {
             return None;
         }
         let keys = self.tables.iter().filter_map(|table| table.next_due_boot_ms()).min();

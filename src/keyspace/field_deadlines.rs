@@ -259,7 +259,7 @@ impl Keyspace {
         self.deletions.note_fields(self.selected, key, names);
         if removed > 0 {
             self.stats.expired_fields += removed as u64;
-            self.dirty_by_expiry += removed as u64;
+            self.changes.by_expiry += removed as u64;
             self.changed_by(removed as u64, KeyspaceEvents::HASH, "hexpired", key);
             self.notify_fields("hexpired", key, told.iter().map(Vec::as_slice));
             let key = self.key(key);

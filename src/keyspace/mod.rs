@@ -77,7 +77,7 @@ pub use db_index::{DatabaseKey, DbIndex, PerDatabase};
 use deletions::Deletions;
 use evict::Eviction;
 pub use evict::{AccessPolicy, Accessed};
-use expire::FoundExpired;
+use expire::Expiring;
 use field_deadlines::FieldDeadlines;
 use flows::Flows;
 use held::HeldBySnapshots;
@@ -85,7 +85,6 @@ use lazyfree::LazyFree;
 use lease_clock::LeaseClock;
 use locks::Locks;
 use notify::Events;
-use permits::PermitSessions;
 use semaphores::Semaphores;
 pub use table_id::TableId;
 use tables::Tables;
@@ -156,6 +155,14 @@ pub struct Mode {
     pub hides_expired: bool,
 }
 
+/// Counts of changes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Changes {
+    all: u64,
+    /// Those made by expiry of keys and fields, without a command.
+    by_expiry: u64,
+}
+
 /// All databases of the server.
 pub struct Keyspace {
     tables: Tables,
@@ -177,19 +184,11 @@ pub struct Keyspace {
     pub draws: Draws,
     /// Set for a command or for what time starts, and reset after it ([`Self::reset_mode`]).
     pub mode: Mode,
-    expiry_by: ExpiryBy,
-    /// Databases and keys with deadlines set by a replica's own clients: the primary does not
-    /// delete those.
-    own_deadlines: BTreeSet<(DbIndex, Box<[u8]>)>,
     pub stats: KeyspaceStats,
     pub events: Events,
-    /// Changes since the start; only changed by [`Keyspace::touch`] and similar methods.
-    dirty: u64,
-    /// The part of these changes made by expiry of keys and fields, without a command.
-    dirty_by_expiry: u64,
-    /// DEBUG SET-ACTIVE-EXPIRE.
-    pub active_expire: bool,
-    found_expired: FoundExpired,
+    /// Since the start; only changed by [`Keyspace::touch`] and similar methods.
+    changes: Changes,
+    pub expiring: Expiring,
     pub deletions: Deletions,
     pub lazyfree: LazyFree,
     pub eviction: Eviction,
@@ -198,7 +197,6 @@ pub struct Keyspace {
     pub waiting: Waiting,
     pub locks: Locks,
     pub coming: Coming,
-    pub permits: PermitSessions,
     pub semaphores: Semaphores,
     pub flows: Flows,
     pub watch: Watch,
@@ -229,14 +227,10 @@ impl Keyspace {
             draws: Draws::new(),
             access: AccessPolicy::default(),
             mode: Mode::default(),
-            expiry_by: ExpiryBy::Server,
-            own_deadlines: BTreeSet::new(),
             stats: KeyspaceStats::default(),
             events: Events::default(),
-            dirty: 0,
-            dirty_by_expiry: 0,
-            active_expire: true,
-            found_expired: FoundExpired::default(),
+            changes: Changes::default(),
+            expiring: Expiring::default(),
             deletions: Deletions::default(),
             lazyfree: LazyFree::start(),
             held: HeldBySnapshots::default(),
@@ -244,7 +238,6 @@ impl Keyspace {
             waiting: Waiting::default(),
             locks: Locks::default(),
             coming: Coming::default(),
-            permits: PermitSessions::default(),
             semaphores: Semaphores::default(),
             flows: Flows::default(),
             watch: Watch::default(),
@@ -314,11 +307,11 @@ impl Keyspace {
     /// with [`Keyspace::end_uncounted`].
     pub fn begin_uncounted(&mut self) -> u64 {
         self.delete_found_expired();
-        self.dirty
+        self.changes.all
     }
 
     pub fn end_uncounted(&mut self, count: u64) {
-        self.dirty = count;
+        self.changes.all = count;
     }
 
     /// How far the wall clock is ahead of the boot-time clock, for showing deadlines
@@ -414,7 +407,7 @@ impl Keyspace {
     /// that a look-up has found is not deleted yet.
     pub fn find_even_expired(&self, key: Key<'_>) -> Option<Slot> {
         let slot = self.table().find(key.hash, key.bytes)?;
-        self.found_expired.is_empty().then_some(slot)
+        (!self.has_found_expired()).then_some(slot)
     }
 
     /// An entry of any database, for inspection only: counts nothing, and does not find an expired
@@ -717,7 +710,7 @@ impl Keyspace {
         value: NewValue<'_, Value>,
         deadline: Option<Deadline>,
     ) -> Slot {
-        if !self.found_expired.is_empty() {
+        if self.has_found_expired() {
             self.make_way_for(key);
         }
         let access = self.fresh_access();
@@ -751,7 +744,7 @@ impl Keyspace {
 
     /// Sets or clears the deadline of the key at `slot`.
     pub fn set_deadline(&mut self, slot: Slot, deadline: Option<Deadline>) {
-        if self.expiry_by == ExpiryBy::Primary {
+        if self.expiring.by == ExpiryBy::Primary {
             let key = self.entry(slot).key().to_vec();
             self.note_own_deadline(&key, deadline);
         }
@@ -827,7 +820,7 @@ impl Keyspace {
             if let Some(known) = self.semaphores.clear(database) {
                 self.lazyfree.discard_index(known, 0);
             }
-            if let Some(sessions) = self.permits.clear(database) {
+            if let Some(sessions) = self.semaphores.sessions.clear(database) {
                 self.lazyfree.discard_index(sessions, 0);
             }
         }
@@ -860,7 +853,7 @@ impl Keyspace {
     pub fn swap(&mut self, a: DbIndex, b: DbIndex) {
         if a == b {
             // Counts as a change, as in Redis, but changes no key.
-            self.dirty += 1;
+            self.changes.all += 1;
             return;
         }
         self.expire_watched(a, b);
@@ -885,13 +878,13 @@ impl Keyspace {
 
     /// Changes since the start; `rdb_changes_since_last_save`.
     pub fn dirty(&self) -> u64 {
-        self.dirty
+        self.changes.all
     }
 
     /// Changes by commands: without expiry.
     #[inline]
     pub fn changes_by_commands(&self) -> u64 {
-        self.dirty - self.dirty_by_expiry
+        self.changes.all - self.changes.by_expiry
     }
 
     /// Notes what the command that runs now has announced to change. Returns what was noted before.
@@ -924,7 +917,7 @@ impl Keyspace {
     /// Counts changes that do not concern clients which wait for, watch or track the key: changes
     /// of a stream's groups, as in Redis.
     pub fn changed_aside(&mut self, key: &[u8], changes: u64) {
-        self.dirty += changes;
+        self.changes.all += changes;
         if changes > 0 && self.access.kind == AccessKind::Modified {
             self.mark_modified(self.selected, key);
         }
@@ -952,7 +945,7 @@ impl Keyspace {
             let shown = key.escape_ascii();
             assert!(announced.contains(key), "the key {shown} changes, which was not announced");
         }
-        self.dirty += changes;
+        self.changes.all += changes;
         if self.access.kind == AccessKind::Modified {
             self.mark_modified(database, key);
         }
@@ -965,7 +958,7 @@ impl Keyspace {
 
     /// Records a change of all keys of a database, and of keys that come from the `other` one.
     fn touch_all(&mut self, database: DbIndex, other: DbIndex, changes: u64) {
-        self.dirty += changes;
+        self.changes.all += changes;
         self.waiting.note_all(database);
         self.locks.note_all(database);
         self.touch_watched(database, other);

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::Keyspace;
 use super::db_index::{DbIndex, PerDatabase};
+use super::permits::PermitSessions;
 use crate::collections::sparse::Sparse;
 use crate::types::sorted_set::SortedSet;
 use crate::types::{Collection, lock};
@@ -56,6 +57,7 @@ pub struct Semaphores {
     len: usize,
     changed: Vec<(DbIndex, Box<[u8]>)>,
     ended_before: i64,
+    pub sessions: PermitSessions,
 }
 
 impl Semaphores {
@@ -221,7 +223,7 @@ impl Keyspace {
                 permits.map(|(deadline, _)| deadline as i64).collect::<Vec<i64>>()
             });
             if deadlines.as_ref().is_none_or(Vec::is_empty) {
-                self.permits.forget_key(database, &key);
+                self.semaphores.sessions.forget_key(database, &key);
             }
             self.semaphores.set(database, &key, deadlines);
         }

@@ -426,10 +426,10 @@ impl Keyspace {
             undo.room = room;
             undo.copied_max = if copies_large { room } else { COPIED_LARGE };
             (undo.has_moved, undo.has_swapped, undo.cleared) = (false, false, 0);
-            undo.dirty = self.dirty;
-            undo.expired = self.dirty_by_expiry;
+            undo.dirty = self.changes.all;
+            undo.expired = self.changes.by_expiry;
             self.locks.begin_undo();
-            self.permits.begin_undo();
+            self.semaphores.sessions.begin_undo();
         } else {
             undo.mode = Mode::Full;
         }
@@ -444,7 +444,7 @@ impl Keyspace {
     #[inline]
     pub fn end_undo(&mut self) {
         self.tables.undo.mode = Mode::Off;
-        self.permits.end_undo();
+        self.semaphores.sessions.end_undo();
         for gone in self.locks.end_undo() {
             self.lazyfree.discard_index(gone, 0);
         }
@@ -494,9 +494,9 @@ impl Keyspace {
         }
         let undo = &mut self.tables.undo;
         undo.known.clear();
-        self.dirty = undo.dirty + (self.dirty_by_expiry - undo.expired);
+        self.changes.all = undo.dirty + (self.changes.by_expiry - undo.expired);
         self.locks.roll_back();
-        self.permits.roll_back();
+        self.semaphores.sessions.roll_back();
     }
 
     /// Undoes one step. `bytes`: the keys named by the steps.

@@ -37,6 +37,7 @@ use crate::sys::random;
 use backlog::Backlog;
 use following::Following;
 use pipe::Pipe;
+use primary_link::PrimaryLink;
 use promoted::Promoted;
 use replica::Filter;
 
@@ -153,6 +154,8 @@ pub struct Replication {
     /// A replica has followed that refuses XADD with IDMP: it would lack the entry. It may come
     /// back and continue with the backlog, so this stays.
     pub had_older_replica: bool,
+    /// The link to the primary, while there is a connection (`state.net.primary`).
+    pub link: Option<Box<PrimaryLink>>,
     /// A replica has more to receive than one turn allows.
     pub has_more: bool,
     /// When the periodic work of each second is due: boot-time clock, microseconds.
@@ -189,6 +192,7 @@ impl Default for Replication {
             wants_acks: false,
             has_lost_writes: false,
             had_older_replica: false,
+            link: None,
             has_more: false,
             next_second_us: 0,
             seconds: 0,

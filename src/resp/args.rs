@@ -199,28 +199,6 @@ pub enum BadKeyCount {
     TooLarge(usize),
 }
 
-/// The hashes of a request's keys, computed while they were prefetched.
-#[derive(Clone, Copy, Default)]
-pub struct Prehashed<'a> {
-    /// Index of the first hashed argument; the next ones follow every `step` arguments.
-    pub first: usize,
-    pub step: usize,
-    pub hashes: &'a [u64],
-}
-
-impl Prehashed<'_> {
-    /// The hash of argument `index`, if it was computed.
-    #[inline]
-    pub fn get(&self, index: usize) -> Option<u64> {
-        let distance = index.wrapping_sub(self.first);
-        match self.step {
-            1 => self.hashes.get(distance).copied(),
-            2 if distance.is_multiple_of(2) => self.hashes.get(distance / 2).copied(),
-            _ => None,
-        }
-    }
-}
-
 /// The part of a text that C reads: up to the first NUL.
 pub fn before_nul(text: &[u8]) -> &[u8] {
     &text[..memchr::memchr(0, text).unwrap_or(text.len())]

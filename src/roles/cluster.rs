@@ -27,7 +27,7 @@ use crate::pubsub::Kind;
 use crate::replication::replica::Replica;
 use crate::resp::request::encode;
 use crate::roles::following;
-use crate::state::{Core, Pause, PauseCause, State};
+use crate::state::{Core, Pause, PauseCause, State, ThisNode};
 use crate::sys::log::{notice, warning};
 use crate::sys::random;
 use crate::waiting::slots_left;
@@ -49,11 +49,11 @@ const IN_SCRIPT_US: i64 = 25_000;
 
 /// When [`turn`] or [`end_turn`] have work without an event.
 pub fn due(state: &State) -> Due {
-    let Some(cluster) = &state.cluster else { return Due::NEVER };
+    let Some(cluster) = &state.node.cluster else { return Due::NEVER };
     let has_work = cluster.wants_turn()
         || state.net.bus.has_work()
-        || !state.cluster_actions.is_empty()
-        || !state.cluster_work.held.is_empty()
+        || !state.node.actions.is_empty()
+        || !state.node.work.held.is_empty()
         || keys::has_work(state)
         || lists::has_work(state);
     if has_work { Due::NOW } else { Due::at(next_tick_us(state)) }
@@ -62,9 +62,9 @@ pub fn due(state: &State) -> Due {
 /// The next tick, on the boot-time clock, in microseconds. Ticks that would find nothing to do are
 /// left out; the others come when they would come anyway.
 fn next_tick_us(state: &State) -> Option<i64> {
-    let due_us = state.cluster.as_ref()?.due_ms().saturating_mul(1000);
-    let tick_us = state.cluster_work.next_tick_us;
-    let is_saving = state.cluster_work.file.as_ref().is_some_and(|file| !file.is_idle());
+    let due_us = state.node.cluster.as_ref()?.due_ms().saturating_mul(1000);
+    let tick_us = state.node.work.next_tick_us;
+    let is_saving = state.node.work.file.as_ref().is_some_and(|file| !file.is_idle());
     if due_us <= tick_us || is_saving || links::has_periodic_work(state) {
         return Some(tick_us);
     }
@@ -75,7 +75,7 @@ fn next_tick_us(state: &State) -> Option<i64> {
 /// Puts the next tick into the turn of the server's next periodic work, `next_us`, so that one wake
 /// serves both. That comes every `period_us`.
 pub fn tick_with_periodic(state: &mut State, next_us: i64, period_us: i64) {
-    let tick_us = &mut state.cluster_work.next_tick_us;
+    let tick_us = &mut state.node.work.next_tick_us;
     if period_us <= TICK_US && *tick_us < next_us + period_us {
         *tick_us = next_us;
     }
@@ -94,7 +94,7 @@ pub fn begin(state: &mut State) -> Result<(), String> {
     if text.is_empty() {
         let cluster = alone(state);
         notice!(state, "No cluster configuration found, I'm {}", cluster.myself().id);
-        state.cluster = Some(Box::new(cluster));
+        state.node.cluster = Some(Box::new(cluster));
     } else {
         let corrupt = |why: &str| {
             let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
@@ -104,12 +104,12 @@ pub fn begin(state: &mut State) -> Result<(), String> {
         let cluster = Cluster::restore(&conf, settings::of(state), random::number());
         let cluster = cluster.ok_or_else(|| corrupt("no line of this node"))?;
         notice!(state, "Node configuration loaded, I'm {}", cluster.myself().id);
-        state.cluster = Some(Box::new(cluster));
+        state.node.cluster = Some(Box::new(cluster));
     }
     let outside = state.outside();
-    let State { cluster, cluster_actions, .. } = state;
+    let ThisNode { cluster, actions, .. } = &mut state.node;
     if let Some(cluster) = cluster {
-        cluster.before_sleep(&outside, cluster_actions);
+        cluster.before_sleep(&outside, actions);
     }
     // If the file cannot be written, the start fails now.
     carry_out_outside(state);
@@ -119,7 +119,7 @@ pub fn begin(state: &mut State) -> Result<(), String> {
 /// Passes changed parameters to the state machine.
 pub fn refresh_settings(state: &mut State) {
     let settings = settings::of(state);
-    if let Some(cluster) = &mut state.cluster {
+    if let Some(cluster) = &mut state.node.cluster {
         cluster.set_settings(settings);
     }
 }
@@ -127,7 +127,7 @@ pub fn refresh_settings(state: &mut State) {
 /// Checks the loaded keys against the cluster. Errors: a text for the log; the server must not
 /// start.
 pub fn loaded(core: &mut Core) -> Result<(), String> {
-    if core.state.cluster.is_none() {
+    if core.state.node.cluster.is_none() {
         return Ok(());
     }
     core.state.net.bus.accept_postponed();
@@ -146,15 +146,15 @@ pub fn loaded(core: &mut Core) -> Result<(), String> {
 /// Takes each slot that has loaded keys, if no node owns it. If another node does, the slot is set
 /// to importing from it.
 fn claim_loaded(core: &mut Core) {
-    let Some(cluster) = &mut core.state.cluster else { return };
+    let Some(cluster) = &mut core.state.node.cluster else { return };
     if cluster.myself().is_replica() {
         return;
     }
-    let drops = core.state.cluster_work.slots_to_empty.as_ref();
+    let drops = core.state.node.work.slots_to_empty.as_ref();
     for slot in core.keyspace.slots_with_keys().iter() {
         let is_owned = cluster.owner(slot).is_some();
         let is_leaving = is_owned && drops.is_some_and(|drops| drops.contains(slot));
-        let is_moving = core.state.slot_moves.jobs.imports(slot) || is_leaving;
+        let is_moving = core.state.node.moves.jobs.imports(slot) || is_leaving;
         if is_moving || cluster.owns(slot) || cluster.importing_from(slot).is_some() {
             continue;
         }
@@ -167,13 +167,13 @@ fn claim_loaded(core: &mut Core) {
                 "I have keys for slot {number}, but the slot is assigned to another node. Setting it to importing state."
             ),
         };
-        core.state.cluster_actions.push(Action::Log { is_warning: true, text });
+        core.state.node.actions.push(Action::Log { is_warning: true, text });
     }
 }
 
 /// The primary that a server follows from its start on.
 pub fn primary_at_start(state: &State) -> Option<PrimaryAddress> {
-    let Some(cluster) = &state.cluster else { return state.config.replicaof.clone() };
+    let Some(cluster) = &state.node.cluster else { return state.config.replicaof.clone() };
     let primary = &cluster.node(cluster.myself().primary?).address;
     let is_tls = state.config.tls_replication && primary.tls_port != 0;
     let port = if is_tls { primary.tls_port } else { primary.tcp_port };
@@ -183,7 +183,8 @@ pub fn primary_at_start(state: &State) -> Option<PrimaryAddress> {
 /// Before this primary ends, asks a replica that has the whole stream to take its place. The
 /// request is in the stream of all replicas; only the one that it names acts on it.
 pub fn hand_over(state: &mut State) {
-    let is_primary = state.cluster.as_ref().is_some_and(|cluster| cluster.myself().is_primary());
+    let is_primary =
+        state.node.cluster.as_ref().is_some_and(|cluster| cluster.myself().is_primary());
     if !is_primary {
         return;
     }
@@ -215,7 +216,7 @@ pub fn hand_over(state: &mut State) {
 
 /// Whether the server may end: not a voting primary, unless `is_forced`.
 pub fn may_end(state: &State, is_forced: bool) -> bool {
-    let votes = state.cluster.as_ref().is_some_and(|cluster| cluster.myself().is_voting());
+    let votes = state.node.cluster.as_ref().is_some_and(|cluster| cluster.myself().is_voting());
     if votes {
         let end = if is_forced { "Exit anyway." } else { "Can't exit." };
         warning!(
@@ -234,10 +235,10 @@ pub fn end(state: &mut State) {
 
 /// Takes in the messages of other nodes.
 pub fn turn(state: &mut State) {
-    if state.cluster.is_none() {
+    if state.node.cluster.is_none() {
         return;
     }
-    for link in std::mem::take(&mut state.cluster_work.held) {
+    for link in std::mem::take(&mut state.node.work.held) {
         state.net.bus.read_again(link);
     }
     links::take_in(state, false);
@@ -246,17 +247,17 @@ pub fn turn(state: &mut State) {
 /// Carries out the actions that the state machine and commands ask for. Call this once a turn,
 /// before the turn's changes are written to the AOF.
 pub fn end_turn(core: &mut Core) {
-    if core.state.cluster.is_none() {
+    if core.state.node.cluster.is_none() {
         return;
     }
     tick_if_due(&mut core.state);
-    if let (outside, Some(cluster)) = (core.state.outside(), &mut core.state.cluster) {
-        cluster.before_sleep(&outside, &mut core.state.cluster_actions);
+    if let (outside, Some(cluster)) = (core.state.outside(), &mut core.state.node.cluster) {
+        cluster.before_sleep(&outside, &mut core.state.node.actions);
     }
     carry_out_outside(&mut core.state);
     // A reply need not wait if its command has changed nothing that is saved.
-    core.state.cluster_work.unconfirmed.retain(|(_, save)| save.is_some());
-    for action in std::mem::take(&mut core.state.cluster_actions) {
+    core.state.node.work.unconfirmed.retain(|(_, save)| save.is_some());
+    for action in std::mem::take(&mut core.state.node.actions) {
         carry_out(core, action);
     }
     renew_fences(core);
@@ -268,7 +269,7 @@ pub fn end_turn(core: &mut Core) {
 
 /// A nested turn, in which other nodes are answered.
 pub fn nested_turn(state: &mut State) {
-    if state.cluster.is_none() {
+    if state.node.cluster.is_none() {
         return;
     }
     links::take_in(state, true);
@@ -284,10 +285,10 @@ pub fn nested_turn(state: &mut State) {
 /// `IN_SCRIPT_US`, and does not poll for events, because the loop would miss those.
 pub fn turn_in_script(state: &mut State) {
     let now_us = state.clock.now().boot_us;
-    if now_us < state.cluster_work.next_in_script_us {
+    if now_us < state.node.work.next_in_script_us {
         return;
     }
-    state.cluster_work.next_in_script_us = now_us + IN_SCRIPT_US;
+    state.node.work.next_in_script_us = now_us + IN_SCRIPT_US;
     state.net.bus.look_at_all();
     nested_turn(state);
 }
@@ -295,8 +296,8 @@ pub fn turn_in_script(state: &mut State) {
 /// Passes an event to the state machine, and collects its actions.
 fn tell(state: &mut State, event: Event<'_>) {
     let outside = state.outside();
-    if let Some(cluster) = &mut state.cluster {
-        cluster.handle(&outside, event, &mut state.cluster_actions);
+    if let Some(cluster) = &mut state.node.cluster {
+        cluster.handle(&outside, event, &mut state.node.actions);
     }
 }
 
@@ -306,18 +307,18 @@ fn tick_if_due(state: &mut State) {
     if next_tick_us(state).is_none_or(|tick_us| now_us < tick_us) {
         return;
     }
-    state.cluster_work.next_tick_us = now_us + TICK_US;
+    state.node.work.next_tick_us = now_us + TICK_US;
     links::periodic(state);
     let outside = state.outside();
-    if let Some(cluster) = &mut state.cluster {
-        cluster.tick(&outside, &mut state.cluster_actions);
+    if let Some(cluster) = &mut state.node.cluster {
+        cluster.tick(&outside, &mut state.node.actions);
     }
 }
 
 /// Carries out the actions that concern other nodes, the file and the AOF. Others stay, in order.
 fn carry_out_outside(state: &mut State) {
     let mut rest = Vec::new();
-    for action in std::mem::take(&mut state.cluster_actions) {
+    for action in std::mem::take(&mut state.node.actions) {
         match action {
             Action::Connect { link, ip, bus_port } => links::connect(state, link, &ip, bus_port),
             Action::Send { link, message } => state.net.bus.send(link, message),
@@ -335,8 +336,8 @@ fn carry_out_outside(state: &mut State) {
         }
     }
     // These actions may have caused further ones.
-    rest.append(&mut state.cluster_actions);
-    state.cluster_actions = rest;
+    rest.append(&mut state.node.actions);
+    state.node.actions = rest;
 }
 
 /// Carries out at once the actions that concern this server's data and role: clients' next requests
@@ -345,7 +346,7 @@ fn carry_out_outside(state: &mut State) {
 pub fn act(core: &mut Core) {
     renew_fences(core);
     let mut rest = Vec::new();
-    for action in std::mem::take(&mut core.state.cluster_actions) {
+    for action in std::mem::take(&mut core.state.node.actions) {
         match action {
             Action::Follow { .. }
             | Action::Promote
@@ -356,16 +357,16 @@ pub fn act(core: &mut Core) {
             action => rest.push(action),
         }
     }
-    rest.append(&mut core.state.cluster_actions);
-    core.state.cluster_actions = rest;
+    rest.append(&mut core.state.node.actions);
+    core.state.node.actions = rest;
 }
 
 /// Lets the fences of locks grow when slots have come from another server, and while slots come:
 /// the server that owns them may begin an epoch then.
 fn renew_fences(core: &mut Core) {
-    let Some(cluster) = core.state.cluster.as_deref() else { return };
+    let Some(cluster) = core.state.node.cluster.as_deref() else { return };
     let (gained, is_importing) = (cluster.slots_gained(), cluster.is_importing());
-    let fenced = std::mem::replace(&mut core.state.cluster_work.fenced, gained);
+    let fenced = std::mem::replace(&mut core.state.node.work.fenced, gained);
     if is_importing || fenced != gained {
         core.keyspace.locks.fences.renew_epoch(core.state.now.unix_seconds());
     }
@@ -397,13 +398,15 @@ fn carry_out(core: &mut Core, action: Action) {
         }
         Action::DropAllKeys => keys::drop_all(core),
         Action::Recheck => slots_left::recheck(core),
-        other => core.state.cluster_actions.push(other),
+        other => core.state.node.actions.push(other),
     }
 }
 
 /// Logs the slots whose keys are about to be deleted.
 fn log_drops(core: &Core, slots: &SlotSet) {
-    let Some(myself) = core.state.cluster.as_ref().map(|cluster| cluster.myself()) else { return };
+    let Some(myself) = core.state.node.cluster.as_ref().map(|cluster| cluster.myself()) else {
+        return;
+    };
     let (id, shard) = (myself.id, myself.shard_id);
     for slot in slots.iter().filter(|slot| core.keyspace.has_keys_in_slot(*slot)) {
         let number = slot.number();

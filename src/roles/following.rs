@@ -26,7 +26,7 @@ use crate::config::{PrimaryAddress, system_text};
 use crate::durability::persistence;
 use crate::durability::unexpected;
 use crate::error::CommandError;
-use crate::gate::execute::{Gate, Request};
+use crate::gate::execute::Gate;
 use crate::gate::link_line::LinkLine;
 use crate::gate::looked_up::LookedUp;
 use crate::gate::monitor;
@@ -47,7 +47,7 @@ use crate::replication::{Ancestor, Replication, Restart};
 use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::roles::replicas;
-use crate::state::context::Caller;
+use crate::state::context::{Caller, Origin};
 use crate::state::persistence::Moment;
 use crate::state::spec::Flags;
 use crate::state::{Core, State};
@@ -221,7 +221,7 @@ fn close_link(core: &mut Core) -> Option<(bool, DbIndex)> {
         log_lost(&core.state);
         notice!(core.state, "Caching the disconnected master state.");
     }
-    if let Some(link) = core.state.link.take() {
+    if let Some(link) = core.state.replication.link.take() {
         link.close(core);
     }
     Some(known)
@@ -239,7 +239,7 @@ fn primary_name(state: &State) -> String {
 /// The link as CLIENT LIST and CLIENT KILL see it, while it is in use.
 pub fn link_line(state: &State) -> Option<LinkLine> {
     let following = state.replication.following.as_deref().filter(|it| it.is_connected())?;
-    let socket = state.link_socket.as_deref()?;
+    let socket = state.net.primary.as_deref()?;
     let stream = SockRef::from(socket.stream()?);
     let local = stream.local_addr().ok().and_then(|address| address.as_socket());
     let seconds_since = |us: i64| (state.now.boot_us - us).max(0) / 1_000_000;
@@ -258,7 +258,7 @@ pub fn link_line(state: &State) -> Option<LinkLine> {
 /// `CLIENT KILL` of the link. False: no link is in use.
 pub fn kill_link(state: &mut State) -> bool {
     let is_connected = |following: &Following| following.progress == Progress::Connected;
-    match &mut state.link {
+    match &mut state.replication.link {
         Some(link) if state.replication.following.as_deref().is_some_and(is_connected) => {
             link.is_killed = true;
             true
@@ -281,8 +281,8 @@ fn connect(state: &mut State) {
         Err(error) => return cannot_connect(state, &error),
     };
     let hello = hello(state);
-    state.link_socket = Some(Box::new(socket));
-    state.link = Some(Box::new(PrimaryLink {
+    state.net.primary = Some(Box::new(socket));
+    state.replication.link = Some(Box::new(PrimaryLink {
         link: Link::new(hello),
         buffer: vec![0; READ_BYTES].into(),
         sync: None,
@@ -350,7 +350,7 @@ fn hello(state: &State) -> HandshakeOptions {
         address: text(&config.replica_announce_ip),
         continues: knows_history.then(|| (id.clone(), offset + 1)),
         run_id: state.process.identity.run_id.clone(),
-        node_id: state.cluster.as_ref().map(|cluster| cluster.myself().id),
+        node_id: state.node.cluster.as_ref().map(|cluster| cluster.myself().id),
         is_failover: following.is_some_and(|following| following.is_failover),
         snapshot_only: false,
     }
@@ -376,7 +376,7 @@ fn set_progress(state: &mut State, progress: Progress) {
 
 /// When [`turn`] has work without an event.
 pub fn due(state: &State) -> Due {
-    let State { link: Some(link), link_socket: Some(socket), .. } = state else {
+    let (Some(link), Some(socket)) = (&state.replication.link, &state.net.primary) else {
         return Due::NEVER;
     };
     Due::now_if(link.wants_turn(socket, link.is_paused(state)))
@@ -384,10 +384,10 @@ pub fn due(state: &State) -> Due {
 
 /// Continues the link's handshake, snapshot or stream, for a bounded time.
 pub fn turn(core: &mut Core) {
-    let Some(mut link) = core.state.link.take() else { return };
+    let Some(mut link) = core.state.replication.link.take() else { return };
     let database = core.keyspace.selected();
     match link.go_on(core) {
-        Ok(()) => core.state.link = Some(link),
+        Ok(()) => core.state.replication.link = Some(link),
         Err(lost) => lose(core, link, lost),
     }
     core.keyspace.select(database);
@@ -399,7 +399,7 @@ pub fn periodic(core: &mut Core) {
     let now_us = core.state.now.boot_us;
     let silent_us = now_us - following.last_sign_us;
     let progress = following.progress;
-    let Some(mut link) = core.state.link.take() else {
+    let Some(mut link) = core.state.replication.link.take() else {
         if silent_us >= PERIOD_US {
             let name = following.name();
             notice!(core.state, "Connecting to MASTER {name}");
@@ -422,12 +422,12 @@ pub fn periodic(core: &mut Core) {
     } else if silent_us > timeout_us && progress != Progress::Connect {
         return end_silent(core, link);
     }
-    core.state.link = Some(link);
+    core.state.replication.link = Some(link);
 }
 
 /// Whether the link's periodic work is due. If so, notes it as done.
 fn take_period(state: &mut State, now_us: i64) -> bool {
-    let Some(socket) = &mut state.link_socket else { return false };
+    let Some(socket) = &mut state.net.primary else { return false };
     let is_due = now_us >= socket.next_period_us;
     if is_due {
         socket.next_period_us = now_us + PERIOD_US;
@@ -452,7 +452,7 @@ pub fn keep_alive(state: &mut State) {
     }
     let mut request = Vec::new();
     acknowledge(state.replication.offset, None, &mut request);
-    if let Some(socket) = &mut state.link_socket {
+    if let Some(socket) = &mut state.net.primary {
         socket.push(&mut request);
         // An error is found again when the link is read.
         let _ = socket.write();
@@ -595,12 +595,12 @@ impl PrimaryLink {
     fn waits_for_bytes(&self, state: &State) -> bool {
         let sync = self.sync.as_ref();
         let loads = sync.is_some_and(|sync| sync.wants_turn() || sync.is_full());
-        let leaves = state.link_socket.as_ref().is_some_and(|socket| socket.may_read());
+        let leaves = state.net.primary.as_ref().is_some_and(|socket| socket.may_read());
         !loads && !leaves && !self.holds_enough(self.is_paused(state))
     }
 
     fn close(self: Box<Self>, core: &mut Core) {
-        if let Some(socket) = core.state.link_socket.take() {
+        if let Some(socket) = core.state.net.primary.take() {
             socket.close(core.state.net.poll.registry());
         }
         if let Some(sync) = self.sync {
@@ -613,7 +613,7 @@ impl PrimaryLink {
             return Err(Lost::Logged);
         }
         self.continue_connecting(&mut core.state)?;
-        if !core.state.link_socket.as_ref().is_some_and(|socket| socket.is_connected()) {
+        if !core.state.net.primary.as_ref().is_some_and(|socket| socket.is_connected()) {
             return Ok(());
         }
         let is_paused = self.is_paused(&core.state);
@@ -622,7 +622,7 @@ impl PrimaryLink {
         }
         let reads = if self.sync.is_some() { SNAPSHOT_READS } else { 1 };
         for _ in 0..reads {
-            let may_read = core.state.link_socket.as_ref().is_some_and(|socket| socket.may_read());
+            let may_read = core.state.net.primary.as_ref().is_some_and(|socket| socket.may_read());
             let is_full = self.sync.as_ref().is_some_and(Sync::is_full);
             if !may_read || is_full || self.holds_enough(is_paused) {
                 break;
@@ -653,14 +653,14 @@ impl PrimaryLink {
     /// Continues to connect.
     fn continue_connecting(&mut self, state: &mut State) -> Result<(), Lost> {
         let ended = |error| Lost::Ended(Some(error));
-        let resolved = state.link_socket.as_mut().and_then(|socket| socket.take_resolved());
+        let resolved = state.net.primary.as_mut().and_then(|socket| socket.take_resolved());
         if let Some(found) = resolved {
             let stream = found.and_then(|address| open(state, address)).map_err(ended)?;
-            if let Some(socket) = &mut state.link_socket {
+            if let Some(socket) = &mut state.net.primary {
                 socket.connect(stream);
             }
         }
-        let Some(socket) = &mut state.link_socket else { return Ok(()) };
+        let Some(socket) = &mut state.net.primary else { return Ok(()) };
         if socket.continue_connecting().map_err(ended)? {
             set_progress(state, Progress::Handshake);
             notice!(state, "Non blocking connect for SYNC fired the event.");
@@ -670,7 +670,7 @@ impl PrimaryLink {
 
     /// Reads once. Some: the connection has ended after these bytes, with an error or without.
     fn read(&mut self, state: &mut State) -> Option<Option<io::Error>> {
-        let count = match state.link_socket.as_mut()?.read(&mut self.buffer) {
+        let count = match state.net.primary.as_mut()?.read(&mut self.buffer) {
             ReadResult::Bytes(count) => count,
             ReadResult::Nothing => return None,
             ReadResult::Ended(error) => return Some(error),
@@ -684,7 +684,7 @@ impl PrimaryLink {
     }
 
     fn write(&mut self, state: &mut State) -> Result<(), Lost> {
-        let Some(socket) = &mut state.link_socket else { return Ok(()) };
+        let Some(socket) = &mut state.net.primary else { return Ok(()) };
         socket.push(&mut self.link.output);
         socket.write().map_err(|error| Lost::Ended(Some(error)))
     }
@@ -927,13 +927,13 @@ fn feed(state: &mut State, raw: &[u8]) {
 /// Runs one request. `ahead`: the command and hash, if they were looked up in advance.
 fn run_request(core: &mut Core, args: Args<'_>, ahead: Option<LookedUp>) {
     let looked_up = ahead.unwrap_or_else(|| LookedUp::without_key(&core.state, args));
-    let command = looked_up.command;
+    let request = looked_up.request(args, Origin::Stream);
+    let command = request.command;
     let mut output = OutputBuffer::default();
     let reply = ReplyWriter::new(&mut output, Protocol::Resp2);
     let mut gate = Gate::new(core, Caller::Primary, reply);
-    let request = Request { args, command, prehashed: looked_up.prehashed() };
     let ran = gate.run_trusted(&request);
-    if let (true, Some(command)) = (core.state.is_monitored(), command) {
+    if core.state.is_monitored() && !command.is_unknown() {
         let database = core.keyspace.selected();
         monitor::feed_followed(&mut core.state, database, command, args);
     }

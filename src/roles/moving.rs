@@ -556,7 +556,8 @@ fn push_request(core: &mut Core, migration: &mut Migration, sent: Sent, payload:
         Some(ms) => ms.max(1),
         None => 0,
     };
-    let restore: &[u8] = if core.state.cluster.is_some() { b"RESTORE-ASKING" } else { b"RESTORE" };
+    let restore: &[u8] =
+        if core.state.node.cluster.is_some() { b"RESTORE-ASKING" } else { b"RESTORE" };
     let ttl = ttl_ms.to_string();
     let (mut head, mut tail) = (Vec::new(), b"\r\n".to_vec());
     encode_length(b'*', if sent.replaces { 5 } else { 4 }, &mut head);

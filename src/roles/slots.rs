@@ -32,10 +32,10 @@ const FLUSHED: &str = "Data was flushed";
 
 /// When [`turn`] has work without an event.
 pub fn due(state: &State) -> Due {
-    if state.slot_moves.is_due || export::wants_turn(state) {
+    if state.node.moves.is_due || export::wants_turn(state) {
         return Due::NOW;
     }
-    let jobs = state.slot_moves.jobs.0.iter().filter(|job| !job.phase.is_finished());
+    let jobs = state.node.moves.jobs.0.iter().filter(|job| !job.phase.is_finished());
     let paused = jobs.clone().filter(|job| job.pause_end_ms > 0).map(|job| job.pause_end_ms * 1000);
     let soon = jobs.clone().next().map(|_| state.now.boot_us + 100_000);
     Due::at(paused.chain(soon).chain(export::next_us(state)).min())
@@ -44,17 +44,17 @@ pub fn due(state: &State) -> Due {
 /// Continues all moves, after the turn's changes have been passed on. Until the next turn no
 /// command runs.
 pub fn turn(core: &mut Core) {
-    if core.state.cluster.is_none() {
+    if core.state.node.cluster.is_none() {
         return;
     }
     let len_max = usize::try_from(core.state.config.cluster_slot_migration_log_max_len);
-    core.state.slot_moves.jobs.trim(len_max.unwrap_or(usize::MAX));
-    let has_jobs = core.state.slot_moves.jobs.0.iter().any(|job| !job.phase.is_finished());
-    if !has_jobs && core.state.slot_moves.is_idle() {
+    core.state.node.moves.jobs.trim(len_max.unwrap_or(usize::MAX));
+    let has_jobs = core.state.node.moves.jobs.0.iter().any(|job| !job.phase.is_finished());
+    if !has_jobs && core.state.node.moves.is_idle() {
         return;
     }
-    core.state.slot_moves.is_due = false;
-    if std::mem::take(&mut core.state.slot_moves.is_flushed) {
+    core.state.node.moves.is_due = false;
+    if std::mem::take(&mut core.state.node.moves.is_flushed) {
         data_flushed(core);
     }
     export::turn(core);
@@ -65,7 +65,7 @@ pub fn turn(core: &mut Core) {
 /// Deletes, after loading, the keys of imports that a restart has cut short. On a replica the
 /// primary decides how they end.
 pub fn loaded(core: &mut Core) {
-    if !core.state.cluster.as_deref().is_some_and(|cluster| cluster.myself().is_replica()) {
+    if !core.state.node.cluster.as_deref().is_some_and(|cluster| cluster.myself().is_replica()) {
         fail_all(core, |job| job.is_import, "Process restarted");
     }
 }
@@ -78,7 +78,7 @@ pub fn data_flushed(core: &mut Core) {
 
 /// Fails the jobs that a change of role or of the data concerns.
 pub fn fail_all(core: &mut Core, concerns: impl Fn(&Job) -> bool, message: &str) {
-    let jobs = core.state.slot_moves.jobs.0.iter().filter(|job| job.phase.is_in_progress());
+    let jobs = core.state.node.moves.jobs.0.iter().filter(|job| job.phase.is_in_progress());
     let names: Vec<NodeId> = jobs.filter(|job| concerns(job)).map(|job| job.name).collect();
     names.into_iter().for_each(|name| finish(core, &name, Phase::Failed, message));
 }
@@ -86,7 +86,7 @@ pub fn fail_all(core: &mut Core, concerns: impl Fn(&Job) -> bool, message: &str)
 fn time_out(core: &mut Core) {
     let now_s = core.state.now.unix_seconds();
     let timeout_s = i64::from(core.state.config.repl_timeout);
-    let moves = &core.state.slot_moves;
+    let moves = &core.state.node.moves;
     let heard = |job: &Job| match moves.imports.get(&job.name) {
         Some(import) => import.heard_s,
         None => job.acked_s,
@@ -94,7 +94,7 @@ fn time_out(core: &mut Core) {
     let late = moves.jobs.0.iter().filter(|job| job.is_timed_out(heard(job), now_s, timeout_s));
     let names: Vec<NodeId> = late.map(|job| job.name).collect();
     for name in names {
-        if let Some(job) = core.state.slot_moves.jobs.find(&name) {
+        if let Some(job) = core.state.node.moves.jobs.find(&name) {
             let job = job.description();
             warning!(
                 core.state,
@@ -108,7 +108,7 @@ fn time_out(core: &mut Core) {
 /// Sets a job's phase, and logs it.
 fn set_phase(state: &mut State, name: &NodeId, phase: Phase) {
     let now_s = state.now.unix_seconds();
-    let Some(job) = state.slot_moves.jobs.find_mut(name) else { return };
+    let Some(job) = state.node.moves.jobs.find_mut(name) else { return };
     let before = job.phase;
     job.set_phase(phase, now_s);
     log_transition(state, name, before);
@@ -116,7 +116,7 @@ fn set_phase(state: &mut State, name: &NodeId, phase: Phase) {
 
 /// Logs that a job has left a phase.
 fn log_transition(state: &State, name: &NodeId, before: Phase) {
-    let Some(job) = state.slot_moves.jobs.find(name) else { return };
+    let Some(job) = state.node.moves.jobs.find(name) else { return };
     let (job, before, after) = (job.description(), before.name(), job.phase.name());
     notice!(state, "Slot migration {job} state transition: {before} -> {after}");
 }
@@ -124,7 +124,7 @@ fn log_transition(state: &State, name: &NodeId, before: Phase) {
 /// Ends a job: closes its connection, lets writes continue, and deletes the keys of a failed
 /// import.
 fn finish(core: &mut Core, name: &NodeId, phase: Phase, message: &str) {
-    let Some(job) = core.state.slot_moves.jobs.find_mut(name) else { return };
+    let Some(job) = core.state.node.moves.jobs.find_mut(name) else { return };
     if !job.phase.is_in_progress() {
         return;
     }
@@ -136,17 +136,17 @@ fn finish(core: &mut Core, name: &NodeId, phase: Phase, message: &str) {
         false => export::close(core, name),
     }
     let is_primary = !core.state.replication.is_replica();
-    let slots = core.state.slot_moves.jobs.find(name).map(|job| job.slots.clone());
+    let slots = core.state.node.moves.jobs.find(name).map(|job| job.slots.clone());
     if let (true, true, true, Some(slots)) = (is_import, is_primary, phase != Phase::Success, slots)
     {
-        if let Some(job) = core.state.slot_moves.jobs.find_mut(name) {
+        if let Some(job) = core.state.node.moves.jobs.find_mut(name) {
             job.after_cleanup = phase;
             let text = format!("{} after {}", job.description(), phase.name());
             notice!(core.state, "Cleaning up slot migration {text}");
         }
         set_phase(&mut core.state, name, Phase::CleaningUp);
         cluster::drop_keys(core, slots);
-        core.state.slot_moves.is_due = true;
+        core.state.node.moves.is_due = true;
         return;
     }
     conclude(core, name, phase);
@@ -155,7 +155,7 @@ fn finish(core: &mut Core, name: &NodeId, phase: Phase, message: &str) {
 /// Takes the last step of a job, when it has nothing left to clean up.
 fn conclude(core: &mut Core, name: &NodeId, phase: Phase) {
     set_phase(&mut core.state, name, phase);
-    let Some(job) = core.state.slot_moves.jobs.find(name) else { return };
+    let Some(job) = core.state.node.moves.jobs.find(name) else { return };
     let message = if job.message.is_empty() { "none" } else { &job.message };
     let text = format!(
         "Slot migration {} finished. State: {}, Message: {message}",

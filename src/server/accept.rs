@@ -83,7 +83,7 @@ impl Turn<'_> {
             if !is_tls {
                 // Written once, without retry: the client is refused even if it does not get the
                 // text.
-                let _ = stream.write(match self.core.state.cluster {
+                let _ = stream.write(match self.core.state.node.cluster {
                     None => b"-ERR max number of clients reached\r\n",
                     Some(_) => b"-ERR max number of clients + cluster connections reached\r\n",
                 });

@@ -8,9 +8,10 @@ use crate::collections::packed_table::{Draw, Draws};
 use crate::collections::prefetch::{Ahead, prefetch_bytes};
 use crate::collections::table::{Table, ValueRef};
 use crate::gate::execute::Request;
-use crate::resp::args::{Args, Prehashed};
+use crate::resp::args::Args;
 use crate::resp::request::{Limits, Parsed, Parser, ProtocolError, Range};
 use crate::state::State;
+use crate::state::context::Origin;
 use crate::state::spec::{Flags, Group};
 use crate::state::table::{Command, FixedKeys, LastName};
 use crate::types::{PREFETCH_STAGES, Value, Wanted};
@@ -52,7 +53,7 @@ impl Batch {
 
 /// One request of a batch.
 pub(super) struct Queued {
-    command: Option<&'static Command>,
+    command: &'static Command,
     /// Index range of its arguments in the batch's ranges.
     args: std::ops::Range<u32>,
     /// Index range of its keys' hashes in the batch's.
@@ -75,10 +76,7 @@ impl Run {
 
     /// Whether one of the requests is a command with one of these flags.
     pub fn has_any(&self, requests: &[Queued], flags: Flags) -> bool {
-        self.of(requests)
-            .iter()
-            .filter_map(|request| request.command)
-            .any(|command| command.is(flags))
+        self.of(requests).iter().any(|request| request.command.is(flags))
     }
 }
 
@@ -119,24 +117,20 @@ impl<'a> Requests<'a> {
     /// is, which must not wait while the AOF cannot be written.
     #[inline]
     pub fn shows_no_data(&self, index: usize) -> bool {
-        self.requests[index].command.is_some_and(|command| match command.spec.group {
+        let command = self.requests[index].command;
+        match command.spec.group {
             Group::Connection => true,
             Group::Server => !command.is(Flags::WRITE | Flags::READONLY),
             _ => false,
-        })
+        }
     }
 
     /// A request in the form that the gate takes.
     #[inline]
     pub fn get(&self, index: usize) -> Request<'a> {
         let Queued { command, hashes, .. } = &self.requests[index];
-        let keys = command.map_or_else(FixedKeys::default, |command| command.fixed_keys);
-        let prehashed = Prehashed {
-            first: keys.first.into(),
-            step: keys.step.max(1).into(),
-            hashes: &self.hashes[hashes.start as usize..hashes.end as usize],
-        };
-        Request { args: self.args(index), command: *command, prehashed }
+        let hashes = &self.hashes[hashes.start as usize..hashes.end as usize];
+        Request { args: self.args(index), command, hashes, origin: Origin::Client }
     }
 }
 
@@ -193,12 +187,13 @@ fn prefetch_elements(
     let mut drawn = 0;
     let mut recent: Option<Recent<'_>> = None;
     for request in requests {
-        let Some(command) = request.command else { continue };
         let Some(&hash) = hashes.get(request.hashes.start as usize) else { continue };
         let args = &ranges[request.args.start as usize..request.args.end as usize];
         // Many requests for the same key are common.
         let earlier = recent.as_ref().filter(|it| it.hash == hash).map_or(0, |it| it.requests);
-        let Some(wanted) = element_to_prefetch(command, args, buffer, earlier) else { continue };
+        let Some(wanted) = element_to_prefetch(request.command, args, buffer, earlier) else {
+            continue;
+        };
         match &mut recent {
             Some(recent) if recent.hash == hash => recent.requests += 1,
             _ => {
@@ -268,7 +263,8 @@ impl Batch {
                 Ok(Parsed::Request) => self.requests.push(Queued {
                     command: self
                         .last_name
-                        .find(self.ranges[args].of(bytes), |name| state.find_command(name)),
+                        .find(self.ranges[args].of(bytes), |name| state.find_command(name))
+                        .unwrap_or(&state.commands.unknown),
                     args: args as u32..self.ranges.len() as u32,
                     hashes: 0..0,
                 }),
@@ -293,9 +289,8 @@ impl Turn<'_> {
         let Batch { runs, requests, ranges, hashes, .. } = batch;
         let mut is_long = false;
         for request in requests.iter_mut() {
-            let Some(command) = request.command else { continue };
-            is_long |= may_be_long(command);
-            let FixedKeys { first, step } = command.fixed_keys;
+            is_long |= may_be_long(request.command);
+            let FixedKeys { first, step } = request.command.fixed_keys;
             if first == 0 {
                 continue;
             }

@@ -152,7 +152,7 @@ impl Server {
         }
         self.next_idle_us = now_us + ABOUT_A_SECOND_US;
         let waiting = ClientFlags::SUBSCRIBED | ClientFlags::REPLICA | ClientFlags::MONITOR;
-        let (locks, permits) = (&self.core.keyspace.locks, &self.core.keyspace.permits);
+        let (locks, permits) = (&self.core.keyspace.locks, &self.core.keyspace.semaphores.sessions);
         let is_idle = |client: &&Client| {
             now_us - client.active_us > timeout_us
                 && !client.flags.intersects(waiting)

@@ -58,7 +58,7 @@ impl Turn<'_> {
         let state = &mut self.core.state;
         let Some((client, queues)) = state.clients.get_with_queues(id) else { return };
         let is_unconfirmed =
-            || state.cluster_work.unconfirmed.iter().any(|(waiting, _)| *waiting == id);
+            || state.node.work.unconfirmed.iter().any(|(waiting, _)| *waiting == id);
         if self.is_nested && client.reading.is_held
             || !check_log_allows_sending(&state.persistence, client)
             || is_unconfirmed() && !client.is_closing_now()

@@ -53,7 +53,7 @@ pub(super) fn note_readiness(state: &mut State, events: &Events) {
     for event in events {
         match Source::of(event.token()) {
             Source::Primary => {
-                if let Some(socket) = &mut state.link_socket {
+                if let Some(socket) = &mut state.net.primary {
                     socket.note(event);
                 }
             }

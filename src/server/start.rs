@@ -65,7 +65,7 @@ impl Server {
         state.now = now;
         if state.config.cluster_enabled {
             keyspace.keep_slots();
-            state.cluster = Some(Box::new(cluster::alone(state)));
+            state.node.cluster = Some(Box::new(cluster::alone(state)));
         }
         sessions::gain_authority(&mut core);
         let state = &mut core.state;

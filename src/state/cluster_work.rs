@@ -4,12 +4,15 @@
 use bytes::Bytes;
 
 use super::State;
+use super::slot_moves::SlotMoves;
 use crate::client::ClientId;
-use crate::cluster::action::{LinkId, Outside};
+use crate::cluster::Cluster;
+use crate::cluster::action::{Action, LinkId, Outside};
 use crate::collections::hash_slot::SlotSet;
 use crate::persist::nodes_file::NodesFile;
 use crate::replication::following::{Following, Progress};
 use crate::resp::reply::Protocol;
+use crate::stats::slots::SlotStats;
 
 /// The subcommands of CLUSTER whose replies are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +52,19 @@ pub struct SlotLists {
     pub are_under_way: bool,
     /// Clients that wait for them.
     pub waiting: Vec<ClientId>,
+}
+
+/// This server as a node of a cluster.
+#[derive(Default)]
+pub struct ThisNode {
+    /// With `cluster-enabled yes`: the cluster as this node sees it.
+    pub cluster: Option<Box<Cluster>>,
+    /// Actions that the cluster asks for at the end of the turn, in order.
+    pub actions: Vec<Action>,
+    pub work: ClusterWork,
+    pub moves: SlotMoves,
+    /// Statistics of slots. None: `cluster-slot-stats-enabled` was never on.
+    pub slot_stats: Option<Box<SlotStats>>,
 }
 
 /// See the module.

@@ -12,7 +12,6 @@ use crate::client::{Client, ClientId};
 use crate::error::CommandError;
 use crate::keyspace::Key;
 use crate::keyspace::waiting::Wanted;
-use crate::resp::args::Prehashed;
 use crate::resp::owned::OwnedRequest;
 use crate::resp::reply::ReplyWriter;
 use crate::state::{Core, State};
@@ -184,7 +183,8 @@ pub struct Context<'a> {
     pub args: Args<'a>,
     pub command: &'static Command,
     pub caller: Caller,
-    pub prehashed: Prehashed<'a>,
+    /// The hashes of the keys at fixed positions, as far as they are known.
+    pub hashes: &'a [u64],
     pub origin: Origin,
     /// The requests for the append-only file and replicas.
     pub effect: Effect,
@@ -195,7 +195,8 @@ impl<'a> Context<'a> {
     #[inline]
     pub fn key(&self, index: usize) -> Key<'a> {
         let bytes = self.args.get(index);
-        let hash = self.prehashed.get(index).unwrap_or_else(|| self.core.keyspace.hash(bytes));
+        let known = self.command.fixed_keys.hash_of(index, self.hashes);
+        let hash = known.unwrap_or_else(|| self.core.keyspace.hash(bytes));
         debug_assert_eq!(
             hash,
             self.core.keyspace.hash(bytes),

@@ -41,32 +41,26 @@ use crate::client::handed::OnTheWay;
 use crate::client::waits::Waits;
 use crate::client::{ClientFlags, ClientId, Clients};
 use crate::clock::{Clock, ExpiryBy, Now};
-use crate::cluster::{self, Cluster};
 use crate::config::{Compatibility, Config};
 use crate::keyspace::Keyspace;
 use crate::keyspace::locks::LostLock;
-use crate::net::primary::Socket;
 use crate::persist::rdb::{Encoder, Newer, Version};
 use crate::pubsub::PubSub;
 use crate::replication::Replication;
 use crate::replication::effects::Effects;
 use crate::replication::following::Progress;
-use crate::replication::primary_link::PrimaryLink;
 use crate::resp::args::Args;
 use crate::script::shebang::{self, ScriptFlags};
 use crate::script::{Engine, Scripts};
 use crate::state::arriving::Arriving;
-use crate::state::http_job::KeyWalk;
 use crate::state::moving::Moving;
-use crate::state::slot_moves::SlotMoves;
 use crate::state::spec::Flags;
 use crate::state::table::{Command, CommandTable, FastPath};
 use crate::state::writes::WriteRule;
 use crate::stats::Statistics;
-use crate::stats::slots::SlotStats;
 use crate::sys::log::{Level, Logger};
 
-pub use cluster_work::ClusterWork;
+pub use cluster_work::{ClusterWork, ThisNode};
 pub use network::{Network, Pending};
 pub use pauses::{Pause, PauseCause, Pauses};
 use persistence::Persistence;
@@ -107,22 +101,14 @@ pub struct State {
     pub logger: Logger,
     pub stats: Statistics,
     pub replication: Replication,
-    /// The connection to the primary, while it exists.
-    pub link: Option<Box<PrimaryLink>>,
-    pub link_socket: Option<Box<Socket>>,
     pub net: Network,
-    pub key_walk: KeyWalk,
-    monitors: Vec<ClientId>,
     pub waits: Waits,
     /// Elements and permits whose replies have not left yet.
     pub handed: OnTheWay,
-    /// Locks that the running script has ended.
-    pub lost_in_script: Vec<LostLock>,
     /// No lock is granted until this time: boot-time clock, microseconds.
     pub locks_recovered_us: i64,
     pub scripts: Scripts,
-    /// The names of fields of HIMPORT in the running script.
-    pub script_field_sets: FieldSets,
+    pub in_script: InScript,
     pub effects: Effects,
     pub persistence: Persistence,
     /// See [`State::payload_encoder`]. True: the encoder compresses.
@@ -132,19 +118,21 @@ pub struct State {
     pub pauses: Pauses,
     pub moving: Moving,
     pub arriving: Arriving,
-    pub slot_moves: SlotMoves,
     /// See [`State::allowed_fast_path`].
     fast_path: FastPath,
     /// Work for the loop at the end of the turn.
     pub tasks: Vec<Task>,
     pub debug: DebugSwitches,
-    /// With `cluster-enabled yes`: the cluster as this node sees it.
-    pub cluster: Option<Box<Cluster>>,
-    /// Actions that the cluster asks for at the end of the turn, in order.
-    pub cluster_actions: Vec<cluster::action::Action>,
-    pub cluster_work: ClusterWork,
-    /// Statistics of slots. None: `cluster-slot-stats-enabled` was never on.
-    pub slot_stats: Option<Box<SlotStats>>,
+    pub node: ThisNode,
+}
+
+/// What the running script or function leaves behind until it ends.
+#[derive(Default)]
+pub struct InScript {
+    /// Locks that it has ended.
+    pub lost_locks: Vec<LostLock>,
+    /// The names of fields of its HIMPORT.
+    pub field_sets: FieldSets,
 }
 
 /// Switches set by DEBUG.
@@ -183,15 +171,10 @@ impl State {
             logger,
             stats: Statistics::new(commands.commands.len()),
             replication: Replication::default(),
-            link: None,
-            link_socket: None,
             net: Network::new(poll),
-            key_walk: KeyWalk::default(),
-            monitors: Vec::new(),
             waits: Waits::default(),
             handed: OnTheWay::default(),
-            lost_in_script: Vec::new(),
-            script_field_sets: FieldSets::default(),
+            in_script: InScript::default(),
             locks_recovered_us: 0,
             scripts,
             effects: Effects::default(),
@@ -201,15 +184,11 @@ impl State {
             pauses: Pauses::default(),
             moving: Moving::default(),
             arriving: Arriving::default(),
-            slot_moves: SlotMoves::default(),
             // The gate is closed until the configuration is applied.
             fast_path: FastPath::Closed,
             tasks: Vec::new(),
             debug: DebugSwitches::default(),
-            cluster: None,
-            cluster_actions: Vec::new(),
-            cluster_work: ClusterWork::default(),
-            slot_stats: None,
+            node: ThisNode::default(),
         }
     }
 
@@ -272,7 +251,7 @@ impl State {
     /// Whether this is a node of a cluster with only one database, as in Redis: commands that name
     /// another database are then refused for that reason.
     pub fn has_one_database(&self) -> bool {
-        self.cluster.is_some()
+        self.node.cluster.is_some()
             && self.config.cluster_databases == 1
             && !self.config.compatible_with.is_valkey()
     }
@@ -375,7 +354,7 @@ impl State {
         let is_closed = self.applies_maxmemory()
             || REFUSALS.iter().any(|rule| self.refusal_by(*rule).is_some())
             || self.scripts.is_busy()
-            || !self.monitors.is_empty()
+            || !self.clients.monitors.is_empty()
             || self.stands_still()
             || self.moving.is_in_the_way()
             || self.is_stale()
@@ -383,8 +362,10 @@ impl State {
             || self.persistence.loading.is_some();
         match is_closed {
             true => FastPath::Closed,
-            false if self.cluster.is_some() && self.replication.is_replica() => FastPath::Closed,
-            false if self.cluster.is_some() => FastPath::Owned,
+            false if self.node.cluster.is_some() && self.replication.is_replica() => {
+                FastPath::Closed
+            }
+            false if self.node.cluster.is_some() => FastPath::Owned,
             false if self.replication.is_replica() => FastPath::Reads,
             false => FastPath::All,
         }
@@ -435,20 +416,20 @@ impl State {
     /// Whether a client monitors.
     #[inline]
     pub fn is_monitored(&self) -> bool {
-        !self.monitors.is_empty()
+        !self.clients.monitors.is_empty()
     }
 
     pub fn monitors(&self) -> &[ClientId] {
-        &self.monitors
+        &self.clients.monitors
     }
 
     pub fn add_monitor(&mut self, id: ClientId) {
-        self.monitors.push(id);
+        self.clients.monitors.push(id);
         self.refresh_fast_path();
     }
 
     pub fn remove_monitor(&mut self, id: ClientId) {
-        self.monitors.retain(|&monitor| monitor != id);
+        self.clients.monitors.retain(|&monitor| monitor != id);
         self.refresh_fast_path();
     }
 

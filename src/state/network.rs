@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use mio::Poll;
 
-use super::http_job::HttpJob;
+use super::http_job::{HttpJob, KeyWalk};
 use crate::client::ClientId;
 use crate::config::Config;
 use crate::net::bus::Bus;
@@ -14,6 +14,7 @@ use crate::net::dialer::{Dialer, Route, SystemDialer};
 use crate::net::http::Http;
 use crate::net::lines::Lines;
 use crate::net::listener::Listener;
+use crate::net::primary::Socket;
 use crate::net::stream::Stream;
 use crate::net::tls::Tls;
 
@@ -30,12 +31,16 @@ pub struct Network {
     pub tls: Option<Tls>,
     /// Makes all connections to other servers.
     pub dialer: Box<dyn Dialer>,
+    /// The connection to the primary; its protocol is `Replication::link`.
+    pub primary: Option<Box<Socket>>,
     /// Connections to the other nodes of the cluster.
     pub bus: Bus,
     /// Connections to other servers, some of them kept for the next MIGRATE.
     pub lines: Lines,
     /// HTTP: probes, metrics and the page.
     pub http: Http<HttpJob>,
+    /// The look through all keys for the page and the metrics.
+    pub key_walk: KeyWalk,
     pub pending: Pending,
 }
 
@@ -47,9 +52,11 @@ impl Network {
             listening: Vec::new(),
             tls: None,
             dialer: Box::new(SystemDialer),
+            primary: None,
             bus: Bus::default(),
             lines: Lines::default(),
             http: Http::default(),
+            key_walk: KeyWalk::default(),
             pending: Pending::default(),
         }
     }

@@ -18,7 +18,7 @@ impl State {
     /// Whether promotions of replicas by sentinels concern this server.
     pub fn heeds_promotions(&self) -> bool {
         self.config.sentinel_step_down
-            && self.cluster.is_none()
+            && self.node.cluster.is_none()
             && !self.replication.is_replica()
             && self.replication.failover.is_none()
             && self.persistence.loading.is_none()

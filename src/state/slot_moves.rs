@@ -143,7 +143,7 @@ impl State {
     pub fn note_import(&mut self, client: Option<ClientId>, has_failed: bool, args: Args<'_>) {
         let now_s = self.now.unix_seconds();
         let is_full = self.config.maxmemory > 0;
-        let Some((job, import)) = client.and_then(|client| self.slot_moves.import_of(client))
+        let Some((job, import)) = client.and_then(|client| self.node.moves.import_of(client))
         else {
             return;
         };
@@ -155,7 +155,7 @@ impl State {
         let id = import.client;
         // Another node's commands are refused for no other reason.
         import.is_out_of_memory = is_full;
-        self.slot_moves.is_due = true;
+        self.node.moves.is_due = true;
         let name = args.get(0);
         let name = String::from_utf8_lossy(&name[..name.len().min(64)]);
         warning!(self, "Slot migration {job}: the command {name} has failed.");
@@ -168,8 +168,8 @@ impl Core {
     /// Sets the slots whose keys are hidden: slots that are still arriving, and slots whose keys
     /// are being deleted.
     pub fn note_hidden(&mut self) {
-        let mut hidden = self.state.slot_moves.jobs.hidden();
-        if let Some(drops) = &self.state.cluster_work.slots_to_empty {
+        let mut hidden = self.state.node.moves.jobs.hidden();
+        if let Some(drops) = &self.state.node.work.slots_to_empty {
             hidden.get_or_insert_default().extend(drops.iter());
         }
         self.keyspace.hide_slots(hidden);
@@ -179,7 +179,7 @@ impl Core {
     /// that overlap an earlier one are ignored: only a damaged file has them, and their number has
     /// no bound.
     pub fn track_imports(&mut self, imports: Vec<(NodeId, SlotRanges)>) {
-        if self.state.cluster.is_none() {
+        if self.state.node.cluster.is_none() {
             return;
         }
         let now_s = self.state.now.unix_seconds();
@@ -187,7 +187,7 @@ impl Core {
         let mut jobs = Vec::new();
         for (name, ranges) in imports {
             let job = Job::tracked(name, ranges, now_s);
-            let is_named = self.state.slot_moves.imports.contains_key(&name);
+            let is_named = self.state.node.moves.imports.contains_key(&name);
             let is_known = is_named || job.slots.iter().any(|slot| slots.contains(slot));
             if is_known || job.slots.is_empty() || !names.insert(name) {
                 continue;
@@ -197,7 +197,7 @@ impl Core {
             jobs.push(job);
         }
         jobs.reverse();
-        let known = &mut self.state.slot_moves.jobs.0;
+        let known = &mut self.state.node.moves.jobs.0;
         known.retain(|job| !names.contains(&job.name));
         known.splice(0..0, jobs);
         self.note_hidden();
@@ -206,12 +206,12 @@ impl Core {
     /// Learns the slots whose keys the primary, or the server that wrote a file, was deleting:
     /// ranges, nothing if there are none.
     pub fn track_drops(&mut self, text: &[u8]) {
-        if self.state.cluster.is_none() {
+        if self.state.node.cluster.is_none() {
             return;
         }
         let ranges = std::str::from_utf8(text).ok().and_then(parse_ranges);
-        self.state.cluster_work.slots_to_empty = ranges.map(|ranges| slots_in(&ranges));
-        self.state.cluster_work.is_announced = true;
+        self.state.node.work.slots_to_empty = ranges.map(|ranges| slots_in(&ranges));
+        self.state.node.work.is_announced = true;
         self.note_hidden();
     }
 }

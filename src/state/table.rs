@@ -2,7 +2,9 @@
 
 use crate::acl::catalogue::{Catalogue, Entry};
 use crate::ids::CommandId;
-use crate::state::spec::{Begin, CommandSpec, Find, Flags, KeyRule, KeySpec, all_categories};
+use crate::state::spec::{
+    Begin, CommandSpec, Find, Flags, KeyRule, KeySpec, all_categories, container,
+};
 
 /// A command or subcommand with its number.
 pub struct Command {
@@ -32,6 +34,17 @@ pub struct FixedKeys {
 }
 
 impl FixedKeys {
+    /// The hash of argument `index`, if it is one of these keys and among the first keys' `hashes`.
+    #[inline]
+    pub fn hash_of(self, index: usize, hashes: &[u64]) -> Option<u64> {
+        let distance = index.wrapping_sub(self.first.into());
+        match self.step {
+            0 | 1 => hashes.get(distance).copied(),
+            2 if distance.is_multiple_of(2) => hashes.get(distance / 2).copied(),
+            _ => None,
+        }
+    }
+
     fn of(spec: &CommandSpec) -> Self {
         let Some(KeySpec { begin: Begin::Index(first), find, .. }) = spec.keys.first() else {
             return FixedKeys::default();
@@ -105,6 +118,8 @@ impl Needs {
 /// Every command by number and by name.
 pub struct CommandTable {
     pub commands: Vec<Command>,
+    /// What a request of no command names. It has no number in the statistics.
+    pub unknown: Command,
     /// Hash table with open addressing over the top-level names.
     slots: Vec<Slot>,
 }
@@ -121,6 +136,8 @@ struct Slot {
     number: u16,
 }
 
+static UNKNOWN: CommandSpec = container("", &[]);
+
 /// The longest command name in bytes.
 const NAME_BYTES_MAX: usize = 32;
 
@@ -128,35 +145,16 @@ impl CommandTable {
     /// Builds the table of these families, in the order of `COMMAND LIST`.
     pub fn build(families: &'static [&'static [CommandSpec]]) -> Self {
         let specs = families.iter().flat_map(|family| family.iter());
-        let mut commands: Vec<Command> = specs
-            .map(|spec| Command {
-                spec,
-                id: CommandId(0),
-                full_name: spec.name.to_ascii_lowercase().into_boxed_str(),
-                parent: None,
-                subcommands: 0..0,
-                needs: Needs::Never,
-                fixed_keys: FixedKeys::of(spec),
-                has_fixed_places: has_fixed_places(spec),
-            })
-            .collect();
+        let mut commands: Vec<Command> = specs.map(Command::new).collect();
         let top_level = commands.len();
         for parent in 0..top_level {
             let start = commands.len() as u16;
             for spec in commands[parent].spec.subcommands {
-                let name = spec.name.to_ascii_lowercase();
-                let full_name = format!("{}|{name}", commands[parent].full_name).into_boxed_str();
-                let parent = Some(CommandId(parent as u16));
-                commands.push(Command {
-                    spec,
-                    id: CommandId(0),
-                    full_name,
-                    parent,
-                    subcommands: 0..0,
-                    needs: Needs::Never,
-                    fixed_keys: FixedKeys::of(spec),
-                    has_fixed_places: has_fixed_places(spec),
-                });
+                let mut command = Command::new(spec);
+                let container = &commands[parent].full_name;
+                command.full_name = format!("{container}|{}", command.full_name).into();
+                command.parent = Some(CommandId(parent as u16));
+                commands.push(command);
             }
             commands[parent].subcommands = start..commands.len() as u16;
         }
@@ -179,7 +177,7 @@ impl CommandTable {
             slots[position] =
                 Slot { folded, len: name.len() as u8, compared_from, number: command.id.0 + 1 };
         }
-        CommandTable { commands, slots }
+        CommandTable { commands, unknown: Command::new(&UNKNOWN), slots }
     }
 
     /// The top-level command of this name, in any case.
@@ -251,6 +249,24 @@ impl CommandTable {
 }
 
 impl Command {
+    fn new(spec: &'static CommandSpec) -> Self {
+        Command {
+            spec,
+            id: CommandId(0),
+            full_name: spec.name.to_ascii_lowercase().into(),
+            parent: None,
+            subcommands: 0..0,
+            needs: Needs::Never,
+            fixed_keys: FixedKeys::of(spec),
+            has_fixed_places: has_fixed_places(spec),
+        }
+    }
+
+    /// Whether this is [`CommandTable::unknown`].
+    pub fn is_unknown(&self) -> bool {
+        self.spec.name.is_empty()
+    }
+
     pub fn is(&self, flags: Flags) -> bool {
         self.spec.flags.intersects(flags)
     }

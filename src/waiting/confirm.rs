@@ -121,7 +121,7 @@ pub fn follow(core: &mut Core, database: DbIndex, key: &[u8]) {
     if core.state.waits.len_of(Wanted::Confirmation) == 0 {
         return;
     }
-    let Some(cluster) = core.state.cluster.as_deref() else { return };
+    let Some(cluster) = core.state.node.cluster.as_deref() else { return };
     let slot = HashSlot::of(key);
     let Some(target) = cluster.migrating_to(slot) else { return };
     let is_it = |wait: &&Wait| wait.database == database && wait.names().contains(&key);

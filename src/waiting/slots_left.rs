@@ -21,7 +21,7 @@ use crate::state::{Core, State};
 /// watched keys + shard channels).
 pub fn recheck(core: &mut Core) {
     core.state.refresh_fast_path();
-    let Some(cluster) = core.state.cluster.as_deref() else { return };
+    let Some(cluster) = core.state.node.cluster.as_deref() else { return };
     let mut sent = Vec::new();
     for wait in core.state.waits.iter().filter(|wait| wait.answer != Answer::Kept) {
         if let Some(elsewhere) = ends_elsewhere(&core.state, cluster, wait) {
@@ -45,7 +45,7 @@ pub fn recheck(core: &mut Core) {
 /// Sends those who wait for a lock or permits to the target of their slot's move by hand, if the
 /// key is there by now: here they would be granted what others may hold there. False: it is not.
 pub fn follow_key(core: &mut Core, database: DbIndex, name: &[u8]) -> bool {
-    let Some(cluster) = core.state.cluster.as_deref() else { return false };
+    let Some(cluster) = core.state.node.cluster.as_deref() else { return false };
     if !cluster.has_open_slots() {
         return false;
     }

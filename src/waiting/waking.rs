@@ -9,7 +9,7 @@ use crate::client::ClientId;
 use crate::client::handed::{Handed, What};
 use crate::client::waits::{Answer, On, Wait};
 use crate::clock::Deadline;
-use crate::gate::execute::{Call, Gate, Ran};
+use crate::gate::execute::{Gate, Ran, Request};
 use crate::gate::{locks, moving};
 use crate::keyspace::DbIndex;
 use crate::keyspace::waiting::{Ticket, Until, Wanted};
@@ -244,8 +244,8 @@ fn run(core: &mut Core, ticket: Ticket, key: &[u8], deadline: Option<Deadline>) 
     let mut output = OutputBuffer::default();
     let reply = ReplyWriter::new(&mut output, client.protocol);
     let ranges = request.ranges();
-    let call = Call::new(command, request.args(&ranges), Origin::Woken(index));
-    let ran = Gate::new(core, Caller::Client(id), reply).run_woken(&call);
+    let again = Request::new(command, request.args(&ranges), Origin::Woken(index));
+    let ran = Gate::new(core, Caller::Client(id), reply).run_woken(&again);
     put_back(core, ticket, request);
     let mut pushes = OutputBuffer::default();
     if let Some(client) = core.state.clients.get_mut(id) {
@@ -357,9 +357,9 @@ fn time_out(core: &mut Core, ticket: Ticket) {
     let reply = ReplyWriter::new(&mut output, client.protocol);
     let ranges = wait.request.ranges();
     let command = core.state.commands.get(wait.command);
-    let call = Call::new(command, wait.request.args(&ranges), Origin::TimedOut);
+    let again = Request::new(command, wait.request.args(&ranges), Origin::TimedOut);
     core.keyspace.select(wait.database);
-    let ran = Gate::new(core, Caller::Client(wait.client), reply).run_woken(&call);
+    let ran = Gate::new(core, Caller::Client(wait.client), reply).run_woken(&again);
     conclude(core, ran.unwrap_or(Ran::Done), &wait, &output);
 }
 

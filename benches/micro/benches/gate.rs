@@ -17,10 +17,9 @@ use latchkey::gate::execute::{self as gate, Request};
 use latchkey::keyspace::{Expiry, Keyspace};
 use latchkey::net::stream::{Address, Stream};
 use latchkey::resp::args::Args;
-use latchkey::resp::args::Prehashed;
 use latchkey::resp::request::Range;
 use latchkey::resp::{OutputBuffer, Protocol, ReplyWriter};
-use latchkey::state::context::Caller;
+use latchkey::state::context::{Caller, Origin};
 use latchkey::state::{Core, State};
 use latchkey::sys::log::Logger;
 use rustix::time::{ClockId, clock_gettime};
@@ -99,9 +98,8 @@ impl Gate {
         let requests = batch.ranges.chunks_exact(batch.width);
         for (ranges, hashes) in requests.zip(self.hashes.chunks_exact(batch.keys)) {
             let args = Args::new(&batch.buffer, ranges);
-            let command = self.core.state.find_command(args.get(0));
-            let prehashed = Prehashed { first: 1, step: 1, hashes };
-            let request = Request { args, command, prehashed };
+            let command = self.core.state.find_command(args.get(0)).expect("a command");
+            let request = Request { args, command, hashes, origin: Origin::Client };
             let reply = ReplyWriter::new(&mut self.output, Protocol::Resp2);
             let caller = Caller::Client(self.client);
             // None of these requests waits.

@@ -13,10 +13,9 @@ use latchkey::gate::execute::{self as gate, Request};
 use latchkey::keyspace::Keyspace;
 use latchkey::net::stream::{Address, Stream};
 use latchkey::resp::args::Args;
-use latchkey::resp::args::Prehashed;
 use latchkey::resp::request::Range;
 use latchkey::resp::{OutputBuffer, Protocol, ReplyWriter};
-use latchkey::state::context::Caller;
+use latchkey::state::context::{Caller, Origin};
 use latchkey::state::{Core, State};
 use latchkey::sys::log::Logger;
 
@@ -49,8 +48,8 @@ impl Gate {
     fn run(&mut self, buffer: &[u8], ranges: &[Range]) -> Vec<u8> {
         self.output.clear();
         let args = Args::new(buffer, ranges);
-        let command = self.core.state.find_command(args.get(0));
-        let request = Request { args, command, prehashed: Prehashed::default() };
+        let command = self.core.state.find_command(args.get(0)).expect("a command");
+        let request = Request::new(command, args, Origin::Client);
         let reply = ReplyWriter::new(&mut self.output, Protocol::Resp2);
         let caller = Caller::Client(self.client);
         // None of these requests waits.

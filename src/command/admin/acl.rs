@@ -10,7 +10,7 @@ use crate::command::help::reply_help;
 use crate::config::{replace_file, system_text};
 use crate::error::CommandError;
 use crate::facts::CATEGORY_NAMES;
-use crate::gate::request::Call;
+use crate::gate::request::Request;
 use crate::gate::users::{self, Databases};
 use crate::ids::UserId;
 use crate::resp::number;
@@ -300,8 +300,8 @@ fn dry_run(ctx: &mut Context<'_>) -> CommandResult {
         ctx.reply.ok();
         return Ok(Outcome::Replied);
     };
-    let text =
-        users::dry_run_text(state, user_name, denied, &Call::new(command, args, Origin::Client));
+    let request = Request::new(command, args, Origin::Client);
+    let text = users::dry_run_text(state, user_name, denied, &request);
     ctx.reply.bulk(&text);
     Ok(Outcome::Replied)
 }

@@ -46,7 +46,7 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
         (b"help", 2) => help(ctx),
         (b"sleep", 3) => sleep(ctx),
         (b"set-active-expire", 3) => {
-            ctx.core.keyspace.active_expire = flag(ctx);
+            ctx.core.keyspace.expiring.is_active = flag(ctx);
             ok(ctx)
         }
         (b"pause-cron", 3) => {

@@ -5,7 +5,7 @@ use crate::gate::execute::{Gate, Request};
 use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::resp::request::{Limits, Parsed, Parser};
-use crate::state::context::{Caller, CommandResult, Context, Outcome};
+use crate::state::context::{Caller, CommandResult, Context, Origin, Outcome};
 
 const TAKEN: CommandError = CommandError::Text("ERR the append only file takes the stream");
 
@@ -26,26 +26,31 @@ pub(super) fn effects(ctx: &mut Context<'_>) -> CommandResult {
             let reply = &mut ctx.reply;
             ctx.core.state.effects.take(|stream| reply.bulk(stream));
         }
-        (b"load", 4..) => repeat(ctx, Caller::Load)?,
-        (b"follow", 4..) => repeat(ctx, Caller::Primary)?,
+        (b"load", 4..) => repeat(ctx, Caller::Load, Origin::Client)?,
+        (b"follow", 4..) => repeat(ctx, Caller::Primary, Origin::Stream)?,
         _ => return Err(CommandError::Syntax),
     }
     Ok(Outcome::Replied)
 }
 
 /// Runs a stream's requests, and replies with their number. Stops at the first error.
-fn repeat(ctx: &mut Context<'_>, caller: Caller) -> Result<(), CommandError> {
+fn repeat(ctx: &mut Context<'_>, caller: Caller, origin: Origin) -> Result<(), CommandError> {
     let database = ctx.core.keyspace.selected();
     ctx.core.keyspace.begin_loading();
     let stream = ctx.args.iter_from(3).flatten().copied().collect();
-    let result = run(ctx, stream, caller);
+    let result = run(ctx, stream, caller, origin);
     ctx.core.keyspace.end_loading();
     ctx.core.keyspace.select(database);
     ctx.reply.integer(result?);
     Ok(())
 }
 
-fn run(ctx: &mut Context<'_>, mut stream: Vec<u8>, caller: Caller) -> Result<i64, CommandError> {
+fn run(
+    ctx: &mut Context<'_>,
+    mut stream: Vec<u8>,
+    caller: Caller,
+    origin: Origin,
+) -> Result<i64, CommandError> {
     let (mut parser, limits) = (Parser::default(), Limits::TRUSTED);
     let (mut at, mut requests) = (0, 0);
     let mut output = OutputBuffer::default();
@@ -63,8 +68,9 @@ fn run(ctx: &mut Context<'_>, mut stream: Vec<u8>, caller: Caller) -> Result<i64
         if name == b"MULTI" || name == b"EXEC" {
             continue;
         }
-        let command = ctx.core.state.find_command(name);
-        let request = Request { args, command, prehashed: Default::default() };
+        let state = &ctx.core.state;
+        let command = state.find_command(name).unwrap_or(&state.commands.unknown);
+        let request = Request::new(command, args, origin);
         let reply = ReplyWriter::new(&mut output, Protocol::Resp2);
         let mut gate = Gate::new(ctx.core, caller, reply);
         gate.run_trusted(&request)?;

@@ -110,7 +110,7 @@ impl ShutdownOrder {
         if save && nosave || abort && ends {
             return Err(CommandError::Syntax);
         }
-        if failover && ctx.core.state.cluster.is_none() {
+        if failover && ctx.core.state.node.cluster.is_none() {
             let text = "ERR SHUTDOWN FAILOVER is only supported in cluster mode.";
             return Err(CommandError::Text(text));
         }

@@ -48,7 +48,7 @@ pub(super) fn reply(ctx: &mut Context<'_>, asked: Asked, write: Write) -> Comman
         write(&ctx.core.state, client, &mut ReplyWriter::new(&mut output, shown.protocol));
         Bytes::from(output.into_vec())
     };
-    let kept = &ctx.core.state.cluster_work.replies;
+    let kept = &ctx.core.state.node.work.replies;
     let kept = kept.iter().find(|kept| kept.changes == changes && kept.shown == shown);
     let bytes = match kept {
         Some(kept) => {
@@ -57,7 +57,7 @@ pub(super) fn reply(ctx: &mut Context<'_>, asked: Asked, write: Write) -> Comman
         }
         None => {
             let bytes = anew();
-            let replies = &mut ctx.core.state.cluster_work.replies;
+            let replies = &mut ctx.core.state.node.work.replies;
             // Replaces replies that differ only in the offset, which may change often.
             replies.retain(|kept| {
                 let is_same = Shown { offset, ..kept.shown } == Shown { offset, ..shown };

@@ -17,7 +17,7 @@ pub fn change<R>(
     let result = change_unconfirmed(ctx, f)?;
     // A client that was told of a slot's move relies on it, even after a crash.
     if let Some(client) = ctx.caller.client() {
-        ctx.core.state.cluster_work.unconfirmed.push((client, None));
+        ctx.core.state.node.work.unconfirmed.push((client, None));
     }
     Some(result)
 }
@@ -30,8 +30,8 @@ pub fn change_unconfirmed<R>(
     let before = ctx.core.keyspace.changes_by_commands();
     let outside = ctx.core.state.outside();
     let state = &mut ctx.core.state;
-    let cluster = state.cluster.as_deref_mut()?;
-    let result = f(cluster, &outside, &mut state.cluster_actions);
+    let cluster = state.node.cluster.as_deref_mut()?;
+    let result = f(cluster, &outside, &mut state.node.actions);
     // A script may be in the middle of its writes.
     if state.scripts.running.is_none() {
         act(ctx.core);

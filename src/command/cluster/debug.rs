@@ -9,7 +9,7 @@ use crate::state::context::{CommandResult, Context, Outcome};
 /// `DEBUG DROP-CLUSTER-PACKET-FILTER type`: drops messages of the type; -1 drops none, -2 all.
 pub fn drop_packets(ctx: &mut Context<'_>) -> CommandResult {
     let kind = ctx.args.integer(2)?;
-    if let Some(cluster) = &mut ctx.core.state.cluster {
+    if let Some(cluster) = &mut ctx.core.state.node.cluster {
         cluster.faults().dropped = kind;
     }
     ctx.reply.ok();
@@ -20,7 +20,7 @@ pub fn drop_packets(ctx: &mut Context<'_>) -> CommandResult {
 /// `DISABLE-CLUSTER-RECONNECTION flag`.
 pub fn switch(ctx: &mut Context<'_>, choose: fn(&mut Faults) -> &mut bool) -> CommandResult {
     let is_on = ctx.args.integer(2)? != 0;
-    if let Some(cluster) = &mut ctx.core.state.cluster {
+    if let Some(cluster) = &mut ctx.core.state.node.cluster {
         *choose(cluster.faults()) = is_on;
     }
     ctx.reply.ok();
@@ -30,7 +30,7 @@ pub fn switch(ctx: &mut Context<'_>, choose: fn(&mut Faults) -> &mut bool) -> Co
 /// `DEBUG INTERNAL_SECRET`: the checksum of the secret that nodes of Redis 8 share, 0 if none of
 /// them is known.
 pub fn internal_secret(ctx: &mut Context<'_>) -> CommandResult {
-    let Some(cluster) = &ctx.core.state.cluster else {
+    let Some(cluster) = &ctx.core.state.node.cluster else {
         return Err(CommandError::Text("ERR Internal secret is missing"));
     };
     ctx.reply.integer(cluster.secret().map_or(0, checksum).into());
@@ -41,7 +41,7 @@ pub fn internal_secret(ctx: &mut Context<'_>) -> CommandResult {
 /// their pause, or not their end.
 pub fn slot_migration(ctx: &mut Context<'_>) -> CommandResult {
     let on = ctx.args.integer(3)? != 0;
-    let moves = &mut ctx.core.state.slot_moves;
+    let moves = &mut ctx.core.state.node.moves;
     match ctx.args.get(2).to_ascii_lowercase().as_slice() {
         b"prevent-pause" => moves.prevents_pause = on,
         b"prevent-failover" => moves.prevents_failover = on,
@@ -54,7 +54,7 @@ pub fn slot_migration(ctx: &mut Context<'_>) -> CommandResult {
 /// `DEBUG CLUSTERLINK KILL <to|from|all> node-id`.
 pub fn kill_link(ctx: &mut Context<'_>) -> CommandResult {
     let outside = ctx.core.state.outside();
-    let Some(cluster) = &mut ctx.core.state.cluster else {
+    let Some(cluster) = &mut ctx.core.state.node.cluster else {
         return Err(CommandError::Text(
             "ERR Debug option only available for cluster mode enabled setup!",
         ));
@@ -73,7 +73,7 @@ pub fn kill_link(ctx: &mut Context<'_>) -> CommandResult {
             return Err(CommandError::formatted(format!("ERR Unknown direction {shown}")));
         }
     };
-    cluster.kill_links(index, to, from, &outside, &mut ctx.core.state.cluster_actions);
+    cluster.kill_links(index, to, from, &outside, &mut ctx.core.state.node.actions);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }

@@ -9,7 +9,7 @@ use crate::state::context::Context;
 
 /// The cluster of which this server is a node. Errors: it is not a node of any.
 pub fn cluster(state: &State) -> Result<&Cluster, CommandError> {
-    state.cluster.as_deref().ok_or(CommandError::CLUSTER_DISABLED)
+    state.node.cluster.as_deref().ok_or(CommandError::CLUSTER_DISABLED)
 }
 
 pub(super) use crate::command::key::scan::slot_of_text as slot;

@@ -136,7 +136,7 @@ pub fn migrate(ctx: &mut Context<'_>) -> CommandResult {
             return Err(CommandError::Text("ERR Slots are not served by this node."));
         }
         let slots = slots_in(&asked);
-        if let Some(slot) = slots.iter().find(|slot| ctx.core.state.slot_moves.jobs.exports(*slot))
+        if let Some(slot) = slots.iter().find(|slot| ctx.core.state.node.moves.jobs.exports(*slot))
         {
             return Err(error(format!("ERR I am already migrating slot {}.", slot.number())));
         }
@@ -183,7 +183,7 @@ pub fn cancel(ctx: &mut Context<'_>) -> CommandResult {
 /// `CLUSTER GETSLOTMIGRATIONS`: an array of maps, the newest move first.
 pub fn list(ctx: &mut Context<'_>) -> CommandResult {
     cluster(&ctx.core.state)?;
-    let jobs = &ctx.core.state.slot_moves.jobs.0;
+    let jobs = &ctx.core.state.node.moves.jobs.0;
     let reply = &mut ctx.reply;
     reply.array(jobs.len());
     for job in jobs {
@@ -285,7 +285,7 @@ fn establish(ctx: &mut Context<'_>) -> CommandResult {
             at += 2;
         } else if is("SLOTSRANGE") && asked.is_none() {
             let (found, after, owner) = ranges(own, args, at + 1, client.is_some())?;
-            let jobs = &ctx.core.state.slot_moves.jobs;
+            let jobs = &ctx.core.state.node.moves.jobs;
             // A primary knows better than this node which moves have ended.
             let may_refuse = client.is_some();
             if may_refuse && slots_in(&found).iter().any(|slot| jobs.imports(slot)) {
@@ -352,7 +352,8 @@ fn finish(ctx: &mut Context<'_>) -> CommandResult {
     let is_tracked = ctx
         .core
         .state
-        .slot_moves
+        .node
+        .moves
         .jobs
         .find(&name)
         .is_some_and(|job| job.phase == Phase::OccurringOnPrimary || ctx.caller.is_repeating());

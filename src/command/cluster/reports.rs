@@ -42,7 +42,7 @@ pub fn nodes(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 fn write_nodes(state: &State, client: Option<&Client>, reply: &mut ReplyWriter<'_>) {
-    let Some(cluster) = state.cluster.as_deref() else { return };
+    let Some(cluster) = state.node.cluster.as_deref() else { return };
     let lines = cluster.nodes().map(|(index, _)| line(state, client, cluster, index) + "\n");
     let text: String = lines.collect();
     reply.verbatim(b"txt", text.as_bytes());

@@ -102,7 +102,7 @@ fn own_slots(ctx: &Context<'_>) -> Result<Vec<HashSlot>, CommandError> {
 }
 
 fn costs(ctx: &Context<'_>, slot: HashSlot) -> SlotCosts {
-    ctx.core.state.slot_stats.as_ref().map_or_else(SlotCosts::default, |stats| stats.get(slot))
+    ctx.core.state.node.slot_stats.as_ref().map_or_else(SlotCosts::default, |stats| stats.get(slot))
 }
 
 /// Keys of a slot in all databases.

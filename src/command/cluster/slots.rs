@@ -150,7 +150,7 @@ pub fn set(ctx: &mut Context<'_>) -> CommandResult {
     if cluster(&ctx.core.state)?.myself().is_replica() && ctx.caller != Caller::Primary {
         return Err(ON_REPLICA);
     }
-    let jobs = &ctx.core.state.slot_moves.jobs;
+    let jobs = &ctx.core.state.node.moves.jobs;
     if jobs.is_importing() {
         return Err(CommandError::Text("ERR Slot import in progress."));
     }
@@ -239,7 +239,7 @@ fn deadline(ctx: &Context<'_>, first: usize) -> Result<Option<i64>, CommandError
 /// they have repeated already.
 fn replicas_that_repeat(ctx: &Context<'_>) -> i64 {
     let state = &ctx.core.state;
-    let as_valkey = state.cluster.as_ref().is_some_and(|cluster| cluster.settings().as_valkey);
+    let as_valkey = state.node.cluster.as_ref().is_some_and(|cluster| cluster.settings().as_valkey);
     let has_been_repeated = matches!(ctx.origin, Origin::Woken(_)) || ctx.caller.client().is_none();
     if has_been_repeated || state.replication.is_replica() || !as_valkey {
         return 0;
@@ -251,7 +251,7 @@ fn replicas_that_repeat(ctx: &Context<'_>) -> i64 {
 }
 
 fn carry_out(ctx: &mut Context<'_>, slot: HashSlot, wanted: Change) {
-    let myself = ctx.core.state.cluster.as_ref().map(|cluster| cluster.my_index());
+    let myself = ctx.core.state.node.cluster.as_ref().map(|cluster| cluster.my_index());
     let takes = matches!(wanted, Change::Assigns(target) if Some(target) == myself);
     if takes || matches!(wanted, Change::Imports(_)) {
         finish_drops(ctx, &SlotSet::from_iter([slot]));

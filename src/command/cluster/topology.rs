@@ -20,7 +20,7 @@ pub(super) fn slots(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 fn write_slots(state: &State, client: Option<&Client>, reply: &mut ReplyWriter<'_>) {
-    let Some(cluster) = state.cluster.as_deref() else { return };
+    let Some(cluster) = state.node.cluster.as_deref() else { return };
     let ranges = owned_ranges(cluster);
     reply.array(ranges.len());
     for (first, last, owner) in ranges {
@@ -99,7 +99,7 @@ pub(super) fn shards(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 fn write_shards(state: &State, client: Option<&Client>, reply: &mut ReplyWriter<'_>) {
-    let Some(cluster) = state.cluster.as_deref() else { return };
+    let Some(cluster) = state.node.cluster.as_deref() else { return };
     let is_valkey = state.config.compatible_with.is_valkey();
     let shards = match is_valkey {
         true => by_shard_id(cluster),

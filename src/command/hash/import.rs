@@ -48,7 +48,7 @@ const TOO_MUCH: CommandError =
 /// The sets of the connection, or of the script that runs.
 fn sets<'c>(ctx: &'c mut Context<'_>) -> &'c mut FieldSets {
     match ctx.origin {
-        Origin::Script => &mut ctx.core.state.script_field_sets,
+        Origin::Script => &mut ctx.core.state.in_script.field_sets,
         _ => ctx.client().field_sets.get_or_insert_default(),
     }
 }

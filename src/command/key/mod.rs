@@ -266,7 +266,7 @@ fn database_size(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `SWAPDB index1 index2`: OK.
 fn swap_databases(ctx: &mut Context<'_>) -> CommandResult {
-    if ctx.core.state.cluster.is_some() {
+    if ctx.core.state.node.cluster.is_some() {
         return Err(NO_SWAPDB);
     }
     let number = |index: usize, error: &'static str| {
@@ -286,7 +286,7 @@ fn swap_databases(ctx: &mut Context<'_>) -> CommandResult {
 fn flush_database(ctx: &mut Context<'_>) -> CommandResult {
     let sync = flushes_synchronously(ctx)?;
     let selected = ctx.core.keyspace.selected();
-    ctx.core.state.slot_moves.note_flush();
+    ctx.core.state.node.moves.note_flush();
     ctx.core.keyspace.clear(selected, sync);
     ctx.effect = Effect::Forced;
     ctx.reply.ok();
@@ -296,7 +296,7 @@ fn flush_database(ctx: &mut Context<'_>) -> CommandResult {
 /// `FLUSHALL [ASYNC | SYNC]`: OK.
 fn flush_all(ctx: &mut Context<'_>) -> CommandResult {
     let sync = flushes_synchronously(ctx)?;
-    ctx.core.state.slot_moves.note_flush();
+    ctx.core.state.node.moves.note_flush();
     ctx.core.keyspace.clear_all(sync);
     ctx.effect = Effect::Forced;
     // A snapshot being saved would restore the old data at the next start.

@@ -467,7 +467,7 @@ fn sort_ro(ctx: &mut Context<'_>) -> CommandResult {
 /// the sorted key's slot.
 fn check_option(ctx: &Context<'_>, option: PatternUse, pattern: &[u8]) -> Result<(), CommandError> {
     let is_by = option == PatternUse::By;
-    if ctx.core.state.cluster.is_some() && !ctx.is_repeated() {
+    if ctx.core.state.node.cluster.is_some() && !ctx.is_repeated() {
         let config = &ctx.core.state.config;
         match is_as_valkey(config) || config.compatible_with.is_redis_8() {
             false => return Err(if is_by { BY_IN_CLUSTER } else { GET_IN_CLUSTER }),

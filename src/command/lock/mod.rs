@@ -812,7 +812,7 @@ fn attach(ctx: &mut Context<'_>) -> CommandResult {
             }
             bound += i64::from(sessions::bind(ctx.core, at, id));
         }
-        for key in ctx.core.keyspace.permits.keys_of(selected, owner) {
+        for key in ctx.core.keyspace.semaphores.sessions.keys_of(selected, owner) {
             let may_renew = !ctx.core.keyspace.is_hidden(&key)
                 && may_use(ctx, "SEM.RENEW", &[&key, owner, b"PX", b"1"]);
             let at = DatabaseKey { database: selected, key: &key };

@@ -217,8 +217,9 @@ fn renewed(
         after_ms: before_ms.max(until),
     });
     let database = ctx.core.keyspace.selected();
-    let session =
-        asked.grace_ms.map(|_| ctx.core.keyspace.permits.of(database, key.bytes, asked.owner));
+    let session = asked
+        .grace_ms
+        .map(|_| ctx.core.keyspace.semaphores.sessions.of(database, key.bytes, asked.owner));
     let (key, owner) = (key.bytes.into(), asked.owner.into());
     Box::new(Renewed {
         database,
@@ -295,7 +296,7 @@ fn remove(
     });
     let database = ctx.core.keyspace.selected();
     for permit in permits {
-        ctx.core.keyspace.permits.forget_permit(database, key.bytes, permit);
+        ctx.core.keyspace.semaphores.sessions.forget_permit(database, key.bytes, permit);
     }
     ctx.core.keyspace.changed_by(permits.len() as u64, KeyspaceEvents::LOCK, event, key.bytes);
     ctx.instead_gathered(|_, request| {

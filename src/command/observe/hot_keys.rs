@@ -244,7 +244,7 @@ fn get(ctx: &mut Context<'_>) -> CommandResult {
     named(reply, "sample-ratio", order.ratio as i64);
     reply.bulk(b"selected-slots");
     // Without SLOTS, all that this node has.
-    let owned = ctx.core.state.cluster.as_deref();
+    let owned = ctx.core.state.node.cluster.as_deref();
     let owned = owned.map(|cluster| cluster.myself().slots.iter().collect::<Vec<_>>());
     let ranges = ranges(order.slots.as_deref().or(owned.as_deref()));
     reply.array(ranges.len());

@@ -62,13 +62,13 @@ pub fn reset_stats(core: &mut Core) {
     (core.keyspace.eviction.over_us, core.keyspace.eviction.over_since_us) = (0, None);
     core.keyspace.lazyfree.reset_freed();
     core.state.scripts.stats.evicted = 0;
-    if let Some(cluster) = &mut core.state.cluster
+    if let Some(cluster) = &mut core.state.node.cluster
         && core.state.config.compatible_with.is_valkey()
     {
         cluster.reset_counts();
         core.state.net.bus.limit_exceeded = 0;
     }
-    if let Some(stats) = &mut core.state.slot_stats {
+    if let Some(stats) = &mut core.state.node.slot_stats {
         stats.reset();
     }
 }

@@ -229,7 +229,7 @@ fn replconf(ctx: &mut Context<'_>) -> CommandResult {
 
 /// The node of the cluster that a replica claims to be.
 fn known_node(ctx: &Context<'_>, name: &[u8]) -> Result<NodeId, CommandError> {
-    let Some(cluster) = &ctx.core.state.cluster else {
+    let Some(cluster) = &ctx.core.state.node.cluster else {
         return Err(CommandError::CLUSTER_DISABLED);
     };
     let id = NodeId::from_bytes(name).filter(|id| cluster.find(id).is_some());

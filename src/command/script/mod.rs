@@ -18,7 +18,7 @@ use crate::error::CommandError;
 use crate::gate::admit::{Refused, admit_scripted, busy};
 use crate::gate::cluster;
 use crate::gate::evict::{self, Room};
-use crate::gate::execute::{Call, Gate, Request};
+use crate::gate::execute::{Gate, Request};
 use crate::gate::locks;
 use crate::gate::monitor;
 use crate::gate::moving;
@@ -261,7 +261,10 @@ pub(crate) fn prepare(
     let no_writes = flags.contains(ScriptFlags::NO_WRITES);
     let allow_oom = flags.contains(ScriptFlags::ALLOW_OOM);
     let is_repeated = ctx.is_repeated();
-    if flags.contains(ScriptFlags::NO_CLUSTER) && !is_repeated && ctx.core.state.cluster.is_some() {
+    if flags.contains(ScriptFlags::NO_CLUSTER)
+        && !is_repeated
+        && ctx.core.state.node.cluster.is_some()
+    {
         return Err(NO_CLUSTER);
     }
     if !is_repeated && ctx.core.state.is_stale() && !flags.contains(ScriptFlags::ALLOW_STALE) {
@@ -308,7 +311,13 @@ pub(crate) fn prepare(
         busy_at_us: busy_at_us(&ctx.core.state),
         others_heard: false,
         name: Box::default(),
-        slot: ctx.core.state.cluster.as_ref().and_then(|_| cluster::slot_of(ctx.command, ctx.args)),
+        slot: ctx
+            .core
+            .state
+            .node
+            .cluster
+            .as_ref()
+            .and_then(|_| cluster::slot_of(ctx.command, ctx.args)),
         allows_cross_slot: !declared || flags.contains(ScriptFlags::ALLOW_CROSS_SLOT_KEYS),
     })
 }
@@ -348,7 +357,7 @@ fn run_script(
 /// other nodes of a cluster, which would otherwise take this one for dead. 0: never.
 pub(crate) fn interrupted_after_ms(state: &State) -> u64 {
     let busy_ms = state.config.busy_reply_threshold.max(0);
-    if state.cluster.is_none() {
+    if state.node.cluster.is_none() {
         return busy_ms as u64;
     }
     let silent_ms = (state.config.cluster_node_timeout / 8).clamp(1, 500);
@@ -357,7 +366,7 @@ pub(crate) fn interrupted_after_ms(state: &State) -> u64 {
 
 /// When a script that begins now is busy, if this is a node of a cluster; else 0.
 fn busy_at_us(state: &State) -> i64 {
-    match (&state.cluster, state.config.busy_reply_threshold) {
+    match (&state.node.cluster, state.config.busy_reply_threshold) {
         (None, _) => 0,
         (Some(_), ..=0) => i64::MAX,
         (Some(_), ms) => state.clock.now().boot_us.saturating_add(ms.saturating_mul(1000)),
@@ -400,8 +409,8 @@ pub(crate) fn finish(ctx: &mut Context<'_>, before: Before) {
         }
     }
     ctx.core.state.effects.repeat_at(RepeatedAt::ALL);
-    if !ctx.core.state.script_field_sets.is_empty() {
-        ctx.core.state.script_field_sets = FieldSets::default();
+    if !ctx.core.state.in_script.field_sets.is_empty() {
+        ctx.core.state.in_script.field_sets = FieldSets::default();
     }
     let ended = ctx.core.state.scripts.running.take();
     slot_costs::note_group(&mut ctx.core.state, ended.as_ref().and_then(|running| running.slot));
@@ -595,8 +604,8 @@ impl Host for ServerHost<'_> {
             Err(Refused::Command(text)) => return self.refuse(command.map(|it| it.id), text),
             Err(Refused::Denied(command, denied)) => {
                 let id = self.caller.client();
-                let call = Call::new(command, args, Origin::Script);
-                users::log_denied(&mut self.core.state, id, denied, &call);
+                let request = Request::new(command, args, Origin::Script);
+                users::log_denied(&mut self.core.state, id, denied, &request);
                 let text = users::script_denied_text(&self.core.state, id, command, denied);
                 return self.refuse(Some(command.id), text);
             }
@@ -610,9 +619,9 @@ impl Host for ServerHost<'_> {
         if let Err(text) = moving::check_scripted(self.core, command, args) {
             return self.refuse(Some(command.id), text.into());
         }
-        let request = Request { args, command: Some(command), prehashed: Default::default() };
+        let request = Request::new(command, args, Origin::Script);
         let reply = ReplyWriter::new(output, protocol);
-        Gate::new(self.core, self.caller, reply).run_scripted(command, &request);
+        Gate::new(self.core, self.caller, reply).run_scripted(&request);
         Called::Ran
     }
 
@@ -631,7 +640,7 @@ impl Host for ServerHost<'_> {
         let serve = self.core.state.serve_while_busy;
         let Some(running) = &mut self.core.state.scripts.running else { return Verdict::GoOn };
         if !running.is_busy {
-            if self.core.state.cluster.is_some()
+            if self.core.state.node.cluster.is_some()
                 && self.core.state.clock.now().boot_us < running.busy_at_us
             {
                 node::turn_in_script(&mut self.core.state);

@@ -17,7 +17,7 @@ use crate::keyspace::Keyspace;
 use crate::net::stream::Stream;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::resp::request::Range;
-use crate::state::context::Caller;
+use crate::state::context::{Caller, Origin};
 use crate::sys::log::Logger;
 
 /// A node with one client. `bar` is in slot 5061, `foo` in 12182.
@@ -44,7 +44,7 @@ impl Node {
             cluster.own_for_test(slot, Some(owner));
         });
         cluster.set_ok_for_test(true);
-        state.cluster = Some(Box::new(cluster));
+        state.node.cluster = Some(Box::new(cluster));
         state.refresh_fast_path();
         state.stats.timing.start();
         let (stream, _) = mio::net::UnixStream::pair().expect("a pair of sockets");
@@ -57,7 +57,7 @@ impl Node {
     }
 
     fn cluster(&mut self) -> &mut Cluster {
-        self.core.state.cluster.as_deref_mut().expect("it is a node")
+        self.core.state.node.cluster.as_deref_mut().expect("it is a node")
     }
 
     /// Runs a request written with spaces, in which `_` stands for a space within an argument.
@@ -67,8 +67,8 @@ impl Node {
         let text = request.replace('_', " ");
         let args = Args::new(text.as_bytes(), &ranges);
         let mut output = OutputBuffer::default();
-        let request =
-            Request { args, command: TABLE.find(args.get(0)), prehashed: Default::default() };
+        let command = TABLE.find(args.get(0)).unwrap_or(&TABLE.unknown);
+        let request = Request::new(command, args, Origin::Client);
         let reply = ReplyWriter::new(&mut output, Protocol::Resp2);
         let Node { core, client, .. } = self;
         let flags = core.state.clients.get(*client).expect("a client").flags;

@@ -26,7 +26,7 @@ pub fn open(state: &mut State) -> Result<Vec<u8>, String> {
     let disk = state.persistence.disk().clone();
     match NodesFile::open(disk, &folder, name.as_ref()) {
         Ok((file, text)) => {
-            state.cluster_work.file = Some(file);
+            state.node.work.file = Some(file);
             Ok(text)
         }
         Err(OpenError::Locked) => {
@@ -47,15 +47,15 @@ pub fn open(state: &mut State) -> Result<Vec<u8>, String> {
 
 /// Saves pending changes, and waits until they are saved. Errors: a text for the log.
 pub fn save_first(state: &mut State) -> Result<(), String> {
-    let Some(file) = &mut state.cluster_work.file else { return Ok(()) };
+    let Some(file) = &mut state.node.work.file else { return Ok(()) };
     file.finish(state.persistence.background()).map_err(|failure| failure_text(&failure))
 }
 
 /// Queues a save of the cluster's state. If it `is_awaited`, later messages wait for it.
 pub fn save(state: &mut State, number: u64, text: Arc<[u8]>, is_awaited: bool) {
-    let Some(file) = &mut state.cluster_work.file else { return };
+    let Some(file) = &mut state.node.work.file else { return };
     file.save(number, text);
-    for (_, save) in &mut state.cluster_work.unconfirmed {
+    for (_, save) in &mut state.node.work.unconfirmed {
         save.get_or_insert(number);
     }
     if is_awaited {
@@ -65,8 +65,8 @@ pub fn save(state: &mut State, number: u64, text: Arc<[u8]>, is_awaited: bool) {
 
 /// Starts queued saves. When one has ended, sends the messages that waited for it.
 pub fn go_on(state: &mut State) {
-    let Some(file) = &mut state.cluster_work.file else { return };
-    if file.is_idle() || state.cluster_work.next_save_us > state.now.boot_us {
+    let Some(file) = &mut state.node.work.file else { return };
+    if file.is_idle() || state.node.work.next_save_us > state.now.boot_us {
         return;
     }
     let wake = state.persistence.wake();
@@ -74,7 +74,7 @@ pub fn go_on(state: &mut State) {
         Ok(None) => {}
         Ok(Some(number)) => {
             let is_later = |save: &Option<u64>| save.is_none_or(|save| save > number);
-            state.cluster_work.unconfirmed.retain(|(_, save)| is_later(save));
+            state.node.work.unconfirmed.retain(|(_, save)| is_later(save));
             state.net.bus.note_saved(number);
             state.net.bus.flush();
         }
@@ -84,7 +84,7 @@ pub fn go_on(state: &mut State) {
 
 /// Saves the unsaved changes when the server ends.
 pub fn finish(state: &mut State) {
-    let Some(mut file) = state.cluster_work.file.take() else { return };
+    let Some(mut file) = state.node.work.file.take() else { return };
     if let Err(failure) = file.finish(state.persistence.background()) {
         warning!(state, "{}", failure_text(&failure));
     }
@@ -101,7 +101,7 @@ fn fail(state: &mut State, failure: &SaveError) {
         process::end(1);
     }
     let now_us = state.now.boot_us;
-    let work = &mut state.cluster_work;
+    let work = &mut state.node.work;
     work.next_save_us = now_us + RETRY_US;
     let is_told = work.failure_logged_us.is_some_and(|logged_us| now_us - logged_us < LOG_EVERY_US);
     if !is_told {
@@ -110,7 +110,7 @@ fn fail(state: &mut State, failure: &SaveError) {
             "Cluster config updated even though writing the cluster config file to disk failed.";
         state.log(Level::Warning, format_args!("{text}. {rest}"));
     }
-    state.cluster_work.unconfirmed.clear();
+    state.node.work.unconfirmed.clear();
     state.net.bus.wait_for_no_save();
 }
 

@@ -22,8 +22,8 @@ pub fn add(core: &mut Core, mut slots: SlotSet) {
     if slots.is_empty() {
         return;
     }
-    core.state.cluster_work.slots_to_empty.get_or_insert_default().extend(slots.iter());
-    core.state.cluster_work.is_announced = false;
+    core.state.node.work.slots_to_empty.get_or_insert_default().extend(slots.iter());
+    core.state.node.work.is_announced = false;
     core.note_hidden();
 }
 
@@ -31,11 +31,11 @@ pub fn add(core: &mut Core, mut slots: SlotSet) {
 /// imported again.
 pub fn take_over(core: &mut Core) {
     let (Some(drops), Some(cluster)) =
-        (core.state.cluster_work.slots_to_empty.take(), &core.state.cluster)
+        (core.state.node.work.slots_to_empty.take(), &core.state.node.cluster)
     else {
         return;
     };
-    let jobs = &core.state.slot_moves.jobs;
+    let jobs = &core.state.node.moves.jobs;
     let is_lost = |slot: &HashSlot| {
         let owner = cluster.owner(*slot);
         let comes = cluster.importing_from(*slot).is_some() || jobs.imports(*slot);
@@ -49,12 +49,12 @@ pub fn take_over(core: &mut Core) {
 /// Announces the slots being emptied (always the complete list) to replicas and the AOF, so that
 /// they can finish if this server fails. It is sent as a PING, which Redis's replicas accept.
 fn tell(core: &mut Core) {
-    core.state.cluster_work.is_announced = true;
+    core.state.node.work.is_announced = true;
     if !core.state.effects.is_heard() || core.state.replication.is_replica() {
         return;
     }
     let ranges =
-        core.state.cluster_work.slots_to_empty.as_ref().map(SlotSet::ranges).unwrap_or_default();
+        core.state.node.work.slots_to_empty.as_ref().map(SlotSet::ranges).unwrap_or_default();
     let message = [DROPS, ranges_text(&ranges).as_bytes()].concat();
     let apart = core.state.effects.begin_apart();
     core.state.effects.push(DbIndex::ZERO, [&b"PING"[..], &message].into_iter());
@@ -72,20 +72,20 @@ pub fn hear(core: &mut Core, message: &[u8]) -> bool {
 
 /// Whether keys of these slots are still being deleted.
 pub fn is_dropping(state: &State, slots: &SlotSet) -> bool {
-    let drops = state.cluster_work.slots_to_empty.as_ref();
+    let drops = state.node.work.slots_to_empty.as_ref();
     drops.is_some_and(|drops| slots.iter().any(|slot| drops.contains(slot)))
 }
 
 /// Cancels the remaining deletions.
 pub fn forget(core: &mut Core) {
-    core.state.cluster_work.slots_to_empty = None;
+    core.state.node.work.slots_to_empty = None;
     core.note_hidden();
 }
 
 /// Whether keys are to be deleted now. Not during a pause: a replica may be about to take over with
 /// the data that it has. Nor by a replica, whose primary deletes them.
 pub fn has_work(state: &State) -> bool {
-    state.cluster_work.slots_to_empty.is_some()
+    state.node.work.slots_to_empty.is_some()
         && !state.stands_still()
         && !state.replication.is_replica()
 }
@@ -97,7 +97,7 @@ pub fn finish(core: &mut Core, slots: &SlotSet) {
         // Its primary does so.
         return;
     }
-    let Some(drops) = &mut core.state.cluster_work.slots_to_empty else { return };
+    let Some(drops) = &mut core.state.node.work.slots_to_empty else { return };
     let mut now: SlotSet = slots.iter().filter(|slot| drops.remove(*slot)).collect();
     remove_empty(&core.keyspace, &mut now);
     if !now.is_empty() {
@@ -106,8 +106,8 @@ pub fn finish(core: &mut Core, slots: &SlotSet) {
     note_deletions_apart(core);
     publish_events(core);
     while !step(core, &mut now) {}
-    if core.state.cluster_work.slots_to_empty.as_ref().is_some_and(SlotSet::is_empty) {
-        core.state.cluster_work.slots_to_empty = None;
+    if core.state.node.work.slots_to_empty.as_ref().is_some_and(SlotSet::is_empty) {
+        core.state.node.work.slots_to_empty = None;
     }
     // The slots' next keys are not to be deleted.
     tell(core);
@@ -117,7 +117,7 @@ pub fn finish(core: &mut Core, slots: &SlotSet) {
 
 /// Continues the deletions.
 pub fn drop_some(core: &mut Core) {
-    if core.state.cluster_work.slots_to_empty.is_none() || core.state.replication.is_replica() {
+    if core.state.node.work.slots_to_empty.is_none() || core.state.replication.is_replica() {
         return;
     }
     note_deletions_apart(core);
@@ -134,26 +134,26 @@ pub fn drop_some(core: &mut Core) {
 /// still.
 fn tell_news(core: &mut Core) {
     if let (Some(cluster), Some(drops)) =
-        (&core.state.cluster, &mut core.state.cluster_work.slots_to_empty)
+        (&core.state.node.cluster, &mut core.state.node.work.slots_to_empty)
     {
         // Keep the keys of slots that have come back since.
         let back: Vec<HashSlot> = drops.iter().filter(|slot| cluster.owns(*slot)).collect();
         for slot in back {
             drops.remove(slot);
-            core.state.cluster_work.is_announced = false;
+            core.state.node.work.is_announced = false;
         }
     }
     let pauses = &core.state.pauses;
     let failovers = [PauseCause::Failover, PauseCause::ClusterFailover];
     let stands_still = failovers.iter().any(|cause| pauses.by(*cause).is_some());
-    if !core.state.cluster_work.is_announced && !stands_still {
+    if !core.state.node.work.is_announced && !stands_still {
         tell(core);
     }
 }
 
 /// Deletes some keys.
 fn drop_for_a_while(core: &mut Core) {
-    let Some(mut drops) = core.state.cluster_work.slots_to_empty.take() else { return };
+    let Some(mut drops) = core.state.node.work.slots_to_empty.take() else { return };
     let begun_us = core.state.clock.now().boot_us;
     let mut is_done = drops.is_empty();
     if !is_done && !core.keyspace.are_slots_listed() {
@@ -165,7 +165,7 @@ fn drop_for_a_while(core: &mut Core) {
         is_done = step(core, &mut drops);
     }
     match is_done {
-        false => core.state.cluster_work.slots_to_empty = Some(drops),
+        false => core.state.node.work.slots_to_empty = Some(drops),
         true => tell(core),
     }
 }

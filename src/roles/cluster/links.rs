@@ -130,7 +130,7 @@ fn receive(state: &mut State, link: LinkId, bytes: Vec<u8>, is_nested: bool) {
     let mut at = 0;
     loop {
         let rest = &bytes[at..];
-        let is_known = state.cluster.as_ref().is_some_and(|cluster| cluster.has_node_at(link));
+        let is_known = state.node.cluster.as_ref().is_some_and(|cluster| cluster.has_node_at(link));
         let most = if is_known { MESSAGE_MAX } else { FIRST_MESSAGE_MAX };
         let length = match wire::frame_length(rest, most) {
             Ok(Some(length)) if length <= rest.len() => length,
@@ -143,7 +143,7 @@ fn receive(state: &mut State, link: LinkId, bytes: Vec<u8>, is_nested: bool) {
         };
         let message = &rest[..length];
         if is_nested && wire::type_of(message) == wire::MANUAL_FAILOVER_START {
-            state.cluster_work.held.push(link);
+            state.node.work.held.push(link);
             state.net.bus.hold(link);
             break;
         }

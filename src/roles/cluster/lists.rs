@@ -15,7 +15,7 @@ const KEPT_US: i64 = 60_000_000;
 
 /// Asks for the lists. True: they are whole. Otherwise they are made in the next turns.
 pub fn ask(core: &mut Core) -> bool {
-    let lists = &mut core.state.cluster_work.lists;
+    let lists = &mut core.state.node.work.lists;
     lists.asked_us = core.state.now.boot_us;
     if !core.keyspace.are_slots_listed() && core.keyspace.keys_in_all() <= AT_ONCE_KEYS {
         core.keyspace.list_slots();
@@ -31,7 +31,7 @@ pub fn ask_for_command(ctx: &mut Context<'_>) -> bool {
         return true;
     }
     if let Some(id) = ctx.suspend_until_retry() {
-        ctx.core.state.cluster_work.lists.waiting.push(id);
+        ctx.core.state.node.work.lists.waiting.push(id);
         return false;
     }
     make(ctx.core);
@@ -46,12 +46,12 @@ pub fn make(core: &mut Core) {
     while !core.keyspace.list_slots_on(STEP_KEYS) {
         super::turn_in_script(&mut core.state);
     }
-    core.state.cluster_work.lists.are_under_way = false;
+    core.state.node.work.lists.are_under_way = false;
 }
 
 /// Whether lists are being made, or clients wait for them.
 pub fn has_work(state: &State) -> bool {
-    let lists = &state.cluster_work.lists;
+    let lists = &state.node.work.lists;
     lists.are_under_way || !lists.waiting.is_empty()
 }
 
@@ -62,7 +62,7 @@ pub fn go_on(core: &mut Core) {
     }
     let Core { keyspace, state } = core;
     let begun_us = state.clock.now().boot_us;
-    let lists = &mut state.cluster_work.lists;
+    let lists = &mut state.node.work.lists;
     while lists.are_under_way && state.clock.now().boot_us - begun_us < TURN_US {
         lists.are_under_way = !keyspace.list_slots_on(STEP_KEYS);
         // However long it takes, they are kept for those who have waited.

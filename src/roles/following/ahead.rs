@@ -31,7 +31,7 @@ impl Ahead {
         self.hashes.clear();
         link.look_ahead(REQUESTS, |request| {
             let looked_up = LookedUp::of(core, Args::new(request.buffer, request.ranges));
-            self.hashes.extend(looked_up.hash());
+            self.hashes.extend(looked_up.hash);
             self.seen.push_back((request.at, looked_up));
         });
         if self.hashes.len() < 2 {

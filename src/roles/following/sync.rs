@@ -249,11 +249,11 @@ impl Sync {
         let lazily = core.state.config.replica_lazy_flush || self.keeps_old;
         core.keyspace.put_in_place(loader.beside, !lazily);
         // The primary has told of the end of the others while this server did not follow it.
-        core.state.slot_moves.jobs.forget_tracked(|_| true);
+        core.state.node.moves.jobs.forget_tracked(|_| true);
         core.track_imports(loader.imports);
         core.track_drops(&loader.slot_drops);
         let outside = core.state.outside();
-        if let Some(cluster) = &mut core.state.cluster {
+        if let Some(cluster) = &mut core.state.node.cluster {
             cluster.take_open_slots(&loader.open_slots, &outside);
         }
         if self.keeps_old {

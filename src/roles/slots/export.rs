@@ -61,7 +61,7 @@ const INPUT_MAX: usize = 16 * 1024;
 /// Begins to move slots of this node to another one.
 pub fn begin_export(core: &mut Core, ranges: SlotRanges, target: NodeIndex) {
     let now_s = core.state.now.unix_seconds();
-    let Some(cluster) = core.state.cluster.as_deref() else { return };
+    let Some(cluster) = core.state.node.cluster.as_deref() else { return };
     let Some(name) = NodeId::from_bytes(random::hex_id().as_bytes()) else { return };
     let job = Job::export(name, ranges, cluster.myself().id, cluster.node(target).id, now_s);
     let description = job.description();
@@ -69,20 +69,20 @@ pub fn begin_export(core: &mut Core, ranges: SlotRanges, target: NodeIndex) {
         core.state,
         "Slot migration initiated through CLUSTER MIGRATESLOTS command: {description}"
     );
-    core.state.slot_moves.jobs.add(job);
-    core.state.slot_moves.exports.insert(name, Export::default());
-    core.state.slot_moves.is_due = true;
+    core.state.node.moves.jobs.add(job);
+    core.state.node.moves.exports.insert(name, Export::default());
+    core.state.node.moves.is_due = true;
     persistence::note_listeners(core);
 }
 
 /// Cancels the moves from this node. A target may have taken granted slots: their moves end with
 /// the grant, until which writes wait. False: there was no move.
 pub fn cancel_exports(core: &mut Core) -> bool {
-    let jobs = core.state.slot_moves.jobs.0.iter();
+    let jobs = core.state.node.moves.jobs.0.iter();
     let jobs = jobs.filter(|job| !job.is_import && job.phase.is_in_progress());
     let jobs: Vec<(NodeId, bool)> = jobs.map(|job| (job.name, job.is_granted())).collect();
     for (name, is_granted) in &jobs {
-        match core.state.slot_moves.exports.get_mut(name).filter(|_| *is_granted) {
+        match core.state.node.moves.exports.get_mut(name).filter(|_| *is_granted) {
             None => finish(core, name, Phase::Cancelled, ""),
             Some(export) => {
                 export.is_cancelled = true;
@@ -98,16 +98,16 @@ pub fn cancel_exports(core: &mut Core) -> bool {
 
 /// When a delayed export copies its next key: boot-time clock, microseconds.
 pub(super) fn next_us(state: &State) -> Option<i64> {
-    let exports = state.slot_moves.exports.values().filter(|export| !export.is_copied);
+    let exports = state.node.moves.exports.values().filter(|export| !export.is_copied);
     exports.map(|export| export.next_copy_us).filter(|next_us| *next_us > state.now.boot_us).min()
 }
 
 pub(super) fn wants_turn(state: &State) -> bool {
-    state.slot_moves.exports.iter().any(|(name, export)| has_work(state, name, export))
+    state.node.moves.exports.iter().any(|(name, export)| has_work(state, name, export))
 }
 
 fn has_work(state: &State, name: &NodeId, export: &Export) -> bool {
-    let Some(job) = state.slot_moves.jobs.find(name) else { return false };
+    let Some(job) = state.node.moves.jobs.find(name) else { return false };
     let Some(line) = export.line.and_then(|line| state.net.lines.get(line)) else {
         return job.phase == Phase::Connecting && export.line.is_none();
     };
@@ -115,7 +115,7 @@ fn has_work(state: &State, name: &NodeId, export: &Export) -> bool {
         && !export.is_copied
         && export.next_copy_us <= state.now.boot_us
         && export.queued < AHEAD_MAX
-        && state.slot_moves.encoding < ENCODERS_MAX;
+        && state.node.moves.encoding < ENCODERS_MAX;
     let has_part = matches!(export.parts.front(), Some(Part::Bytes(..) | Part::Made(..)));
     line.socket.may_read()
         || line.socket.may_write() && (line.socket.unsent() > 0 || has_part || copies)
@@ -123,9 +123,9 @@ fn has_work(state: &State, name: &NodeId, export: &Export) -> bool {
 
 /// Ends the connection of a job.
 pub(super) fn close(core: &mut Core, name: &NodeId) {
-    if let Some(export) = core.state.slot_moves.exports.remove(name) {
+    if let Some(export) = core.state.node.moves.exports.remove(name) {
         let later = export.parts.iter().filter(|part| matches!(part, Part::Later(_))).count();
-        core.state.slot_moves.encoding -= later;
+        core.state.node.moves.encoding -= later;
         if let Some(line) = export.line {
             core.state.net.lines.close(line);
         }
@@ -138,15 +138,15 @@ pub(super) fn close(core: &mut Core, name: &NodeId) {
 fn note_pauses(state: &mut State) {
     let mut paused: Option<SlotSet> = None;
     let mut granted = Vec::new();
-    for job in state.slot_moves.jobs.0.iter().filter(|job| job.pause_end_ms > 0) {
+    for job in state.node.moves.jobs.0.iter().filter(|job| job.pause_end_ms > 0) {
         let paused = paused.get_or_insert_default();
         paused.extend(job.slots.iter());
-        let target = job.target.and_then(|id| state.cluster.as_deref()?.find(&id));
+        let target = job.target.and_then(|id| state.node.cluster.as_deref()?.find(&id));
         if let Some(target) = target.filter(|_| job.phase == Phase::FailoverGranted) {
             granted.push((job.slots.clone(), target));
         }
     }
-    if let Some(cluster) = &mut state.cluster {
+    if let Some(cluster) = &mut state.node.cluster {
         cluster.set_granted(granted);
     }
     state.moving.pause(paused);
@@ -157,14 +157,14 @@ fn note_pauses(state: &mut State) {
 
 /// Continues all exports.
 pub(super) fn turn(core: &mut Core) {
-    let names: Vec<NodeId> = core.state.slot_moves.exports.keys().copied().collect();
+    let names: Vec<NodeId> = core.state.node.moves.exports.keys().copied().collect();
     if feed(core) {
         super::data_flushed(core);
     }
     for name in names {
-        let Some(mut export) = core.state.slot_moves.exports.remove(&name) else { continue };
+        let Some(mut export) = core.state.node.moves.exports.remove(&name) else { continue };
         let gone_on = go_on(core, &name, &mut export);
-        core.state.slot_moves.exports.insert(name, export);
+        core.state.node.moves.exports.insert(name, export);
         match gone_on {
             Ok(None) => {}
             Ok(Some(phase)) => finish(core, &name, phase, ""),
@@ -174,7 +174,7 @@ pub(super) fn turn(core: &mut Core) {
 }
 
 fn phase_of(state: &State, name: &NodeId) -> Phase {
-    state.slot_moves.jobs.find(name).map_or(Phase::Failed, |job| job.phase)
+    state.node.moves.jobs.find(name).map_or(Phase::Failed, |job| job.phase)
 }
 
 /// Continues an export. `Some`: it has ended. Errors: why it failed.
@@ -214,8 +214,8 @@ fn go_on(core: &mut Core, name: &NodeId, export: &mut Export) -> Result<Option<P
 /// Checks whether the slots have their new owner, or the grant of a cancelled move is over
 /// (`Some`). Errors: another node has them, or a pause is over.
 fn look_at_owner(state: &State, name: &NodeId, export: &Export) -> Result<Option<Phase>, String> {
-    let Some(job) = state.slot_moves.jobs.find(name) else { return Err(NOT_MINE.into()) };
-    let Some(cluster) = state.cluster.as_deref() else { return Err(NOT_MINE.into()) };
+    let Some(job) = state.node.moves.jobs.find(name) else { return Err(NOT_MINE.into()) };
+    let Some(cluster) = state.node.cluster.as_deref() else { return Err(NOT_MINE.into()) };
     match cluster.owner_of_all(&job.slots) {
         Some(owner) if owner == cluster.my_index() => {}
         Some(owner) if Some(cluster.node(owner).id) == job.target => {
@@ -253,7 +253,7 @@ fn connect(state: &mut State, name: &NodeId, export: &mut Export) -> Result<bool
             let peer = peer_of(state, name)
                 .ok_or("Unable to connect to target node: target node not found")?;
             let (host, port) = (String::from_utf8_lossy(&peer.host).into_owned(), peer.port);
-            let job = state.slot_moves.jobs.find(name).map(Job::description).unwrap_or_default();
+            let job = state.node.moves.jobs.find(name).map(Job::description).unwrap_or_default();
             notice!(state, "Connecting slot migration {job} (ip: {host}, port {port})");
             let line = moving::make(state, peer).map_err(|error| failed(&error))?;
             export.line = Some(line);
@@ -282,8 +282,8 @@ fn connect(state: &mut State, name: &NodeId, export: &mut Export) -> Result<bool
 
 /// The clients' port of the target, as a replica would use it.
 fn peer_of(state: &State, name: &NodeId) -> Option<Peer> {
-    let cluster = state.cluster.as_deref()?;
-    let target = cluster.find(&state.slot_moves.jobs.find(name)?.target?)?;
+    let cluster = state.node.cluster.as_deref()?;
+    let target = cluster.find(&state.node.moves.jobs.find(name)?.target?)?;
     let address = &cluster.node(target).address;
     let is_tls = state.config.tls_replication && address.tls_port != 0;
     let port = if is_tls { address.tls_port } else { address.tcp_port };
@@ -296,7 +296,7 @@ fn peer_of(state: &State, name: &NodeId) -> Option<Peer> {
 
 fn establish(state: &State, name: &NodeId) -> Vec<u8> {
     let mut request = Vec::new();
-    let Some(job) = state.slot_moves.jobs.find(name) else { return request };
+    let Some(job) = state.node.moves.jobs.find(name) else { return request };
     let Some(source) = job.source else { return request };
     let numbers = job.ranges.iter().flat_map(|(first, last)| [first.number(), last.number()]);
     let numbers: Vec<String> = numbers.map(|number| number.to_string()).collect();
@@ -352,7 +352,7 @@ fn take_input(
             }
             _ => {
                 export.push(&said(Word::Ack));
-                let job = state.slot_moves.jobs.find(name).map(Job::description);
+                let job = state.node.moves.jobs.find(name).map(Job::description);
                 let job = job.unwrap_or_default();
                 notice!(state, "Beginning snapshot of slot migration {job}.");
                 set_phase(state, name, Phase::Snapshotting);
@@ -409,12 +409,12 @@ fn hear(
     word: Word,
 ) -> Result<(), &'static str> {
     let (now_s, now_ms) = (state.now.unix_seconds(), state.now.boot_us / 1000);
-    let Some(job) = state.slot_moves.jobs.find_mut(name) else { return Err(UNEXPECTED) };
+    let Some(job) = state.node.moves.jobs.find_mut(name) else { return Err(UNEXPECTED) };
     // The target has all keys only after SNAPSHOT-EOF.
     let is_early = word == Word::RequestPause && !export.is_copied;
     let before = job.phase;
     // The replica that takes over would claim slots that the target has just taken.
-    let cluster = state.cluster.as_deref();
+    let cluster = state.node.cluster.as_deref();
     let is_handed_over =
         word == Word::RequestFailover && cluster.is_some_and(|cluster| cluster.is_handing_over());
     let answer = match (is_early, is_handed_over) {
@@ -456,7 +456,7 @@ fn send(state: &mut State, export: &mut Export, number: usize) -> Result<(), Str
             }
             Some(Part::Later(payload)) => {
                 let Some(made) = lock(payload).take() else { break };
-                state.slot_moves.encoding -= 1;
+                state.node.moves.encoding -= 1;
                 export.queued += made.len();
                 *export.parts.front_mut().expect("it was looked at") = Part::Made(made, 0);
                 continue;
@@ -472,7 +472,7 @@ fn send(state: &mut State, export: &mut Export, number: usize) -> Result<(), Str
 
 fn say_ack(state: &State, name: &NodeId, export: &mut Export) {
     let now_s = state.now.unix_seconds();
-    let says = state.slot_moves.jobs.find(name).is_some_and(Job::says_ack);
+    let says = state.node.moves.jobs.find(name).is_some_and(Job::says_ack);
     if says && now_s - export.said_s >= ACK_S {
         export.said_s = now_s;
         export.push(&said(Word::Ack));
@@ -481,7 +481,7 @@ fn say_ack(state: &State, name: &NodeId, export: &mut Export) {
 
 /// Bytes that the target has not been sent yet.
 pub fn remaining(state: &State, name: &NodeId) -> usize {
-    state.slot_moves.exports.get(name).map_or(0, |export| bytes_behind(state, export))
+    state.node.moves.exports.get(name).map_or(0, |export| bytes_behind(state, export))
 }
 
 fn bytes_behind(state: &State, export: &Export) -> usize {
@@ -502,7 +502,7 @@ fn check_output_limit(state: &mut State, name: &NodeId, export: &mut Export) -> 
         return Ok(());
     }
     state.stats.counters.output_buffer_limit_disconnections += 1;
-    let job = state.slot_moves.jobs.find(name).map(Job::description).unwrap_or_default();
+    let job = state.node.moves.jobs.find(name).map(Job::description).unwrap_or_default();
     warning!(
         state,
         "Slot migration {job}: {used} bytes wait for the target, which exceeds client-output-buffer-limit of replicas."
@@ -512,7 +512,7 @@ fn check_output_limit(state: &mut State, name: &NodeId, export: &mut Export) -> 
 
 /// Pauses writes to the slots, if few enough bytes are left to send.
 fn try_to_pause(state: &mut State, name: &NodeId, export: &mut Export) {
-    if phase_of(state, name) != Phase::WaitingToPause || state.slot_moves.prevents_pause {
+    if phase_of(state, name) != Phase::WaitingToPause || state.node.moves.prevents_pause {
         return;
     }
     let left = bytes_behind(state, export);
@@ -523,7 +523,7 @@ fn try_to_pause(state: &mut State, name: &NodeId, export: &mut Export) {
     }
     let pause_ms = 2 * i64::from(state.config.cluster_manual_failover_timeout);
     let end_ms = state.now.boot_us / 1000 + pause_ms;
-    let Some(job) = state.slot_moves.jobs.find_mut(name) else { return };
+    let Some(job) = state.node.moves.jobs.find_mut(name) else { return };
     job.pause_end_ms = end_ms;
     let job = job.description();
     notice!(
@@ -552,7 +552,7 @@ fn copy(core: &mut Core, name: &NodeId, export: &mut Export) {
     if export.is_copied || !core.state.effects.is_empty() {
         return;
     }
-    let Some(slots) = core.state.slot_moves.jobs.find(name).map(|job| job.slots.clone()) else {
+    let Some(slots) = core.state.node.moves.jobs.find(name).map(|job| job.slots.clone()) else {
         return;
     };
     let begun_us = core.state.clock.now().boot_us;
@@ -572,7 +572,7 @@ fn copy(core: &mut Core, name: &NodeId, export: &mut Export) {
             loop {
                 let Some(list) = core.keyspace.table().slot_list() else { return };
                 let Some((number, keys)) = list.keys_after(slot, after) else { break };
-                if export.queued >= AHEAD_MAX || core.state.slot_moves.encoding >= ENCODERS_MAX {
+                if export.queued >= AHEAD_MAX || core.state.node.moves.encoding >= ENCODERS_MAX {
                     return;
                 }
                 if delay_us > 0 && steps > 0 {
@@ -592,7 +592,7 @@ fn copy(core: &mut Core, name: &NodeId, export: &mut Export) {
     }
     export.is_copied = true;
     export.push(&said(Word::SnapshotEof));
-    if let Some(job) = core.state.slot_moves.jobs.find(name) {
+    if let Some(job) = core.state.node.moves.jobs.find(name) {
         let job = job.description();
         notice!(core.state, "Slot migration {job} snapshot finished, starting streaming.");
     }
@@ -615,7 +615,7 @@ fn copy_key(core: &mut Core, export: &mut Export, database: DbIndex, at: Slot) {
         && value.heap_bytes() > ENCODED_HERE_MAX
         && let Ok(payload) = encode_entry_beside(core, entry.key(), value.clone(), deadline_ms)
     {
-        core.state.slot_moves.encoding += 1;
+        core.state.node.moves.encoding += 1;
         export.parts.push_back(Part::Later(payload));
         return;
     }
@@ -673,8 +673,8 @@ fn encode_entry_beside(
 
 /// Passes this turn's changes on to the targets. True: a database was emptied.
 fn feed(core: &mut Core) -> bool {
-    let mut changes = std::mem::take(&mut core.state.slot_moves.changes);
-    let mut exports = std::mem::take(&mut core.state.slot_moves.exports);
+    let mut changes = std::mem::take(&mut core.state.node.moves.changes);
+    let mut exports = std::mem::take(&mut core.state.node.moves.exports);
     let mut again: BTreeMap<NodeId, ToCopy> = BTreeMap::new();
     let (mut at, mut ranges, mut is_flushed) = (0, Vec::<Range>::new(), false);
     while at < changes.len() {
@@ -691,7 +691,7 @@ fn feed(core: &mut Core) -> bool {
         let verb = args.get(0);
         if verb.eq_ignore_ascii_case(b"SELECT") {
             let number = args.integer(1).ok().and_then(DbIndex::read);
-            core.state.slot_moves.selected = number.unwrap_or(DbIndex::ZERO);
+            core.state.node.moves.selected = number.unwrap_or(DbIndex::ZERO);
             continue;
         }
         is_flushed |=
@@ -705,9 +705,9 @@ fn feed(core: &mut Core) -> bool {
         let keys = keys_of(command.spec, args);
         let Some(first) = keys.first() else { continue };
         let slot = HashSlot::of(args.get(first.index));
-        let database = core.state.slot_moves.selected;
+        let database = core.state.node.moves.selected;
         for (name, export) in &mut exports {
-            let job = core.state.slot_moves.jobs.find(name);
+            let job = core.state.node.moves.jobs.find(name);
             if job.is_some_and(|job| job.slots.contains(slot)) {
                 let places = places(command, args, database, &keys);
                 let change = Change { database, request, places };
@@ -722,7 +722,7 @@ fn feed(core: &mut Core) -> bool {
             copy_again(core, export, database, &key);
         }
     }
-    core.state.slot_moves.exports = exports;
+    core.state.node.moves.exports = exports;
     is_flushed
 }
 

@@ -10,7 +10,7 @@ use crate::collections::hash_slot::SlotRanges;
 use crate::keyspace::DbIndex;
 use crate::roles::cluster;
 use crate::state::slot_moves::Import;
-use crate::state::{Core, State};
+use crate::state::{Core, State, ThisNode};
 use crate::sys::log::{notice, warning};
 
 const LOST: &str = "Connection lost to source. Check CLUSTER GETSLOTMIGRATIONS on the source node for more information.";
@@ -30,8 +30,8 @@ pub fn begin_import(
     let now_s = core.state.now.unix_seconds();
     // A file that is loaded may name the same job again.
     close(core, &name);
-    core.state.slot_moves.jobs.0.retain(|job| job.name != name);
-    let Some(cluster) = core.state.cluster.as_deref() else { return };
+    core.state.node.moves.jobs.0.retain(|job| job.name != name);
+    let Some(cluster) = core.state.node.cluster.as_deref() else { return };
     let myself = cluster.myself().id;
     let job = match source {
         Some((source, _)) => Job::import(name, ranges, source, myself, now_s),
@@ -40,10 +40,10 @@ pub fn begin_import(
     if source.is_none() {
         // This node has missed the end of an earlier move of these slots.
         let concerns = |other: &Job| other.slots.iter().any(|slot| job.slots.contains(slot));
-        core.state.slot_moves.jobs.forget_tracked(concerns);
+        core.state.node.moves.jobs.forget_tracked(concerns);
     }
     notice!(core.state, "New slot import job created: {}.", job.description());
-    core.state.slot_moves.jobs.add(job);
+    core.state.node.moves.jobs.add(job);
     core.note_hidden();
     if let Some((_, client)) = source {
         let import = Import {
@@ -55,7 +55,7 @@ pub fn begin_import(
             has_failed: false,
             is_out_of_memory: false,
         };
-        core.state.slot_moves.imports.insert(name, import);
+        core.state.node.moves.imports.insert(name, import);
         if let Some(client) = core.state.clients.get_mut(client) {
             client.flags |= ClientFlags::BRINGS_SLOTS;
             client.set_replies(client.replies().turned_off());
@@ -66,8 +66,8 @@ pub fn begin_import(
 /// Handles a message of the source. None: the client is no source.
 pub fn hear_source(core: &mut Core, client: ClientId, word: Word) -> Option<()> {
     let (now_s, now_ms) = (core.state.now.unix_seconds(), core.state.now.boot_us / 1000);
-    let (name, _) = core.state.slot_moves.import_of(client)?;
-    let job = core.state.slot_moves.jobs.find_mut(&name)?;
+    let (name, _) = core.state.node.moves.import_of(client)?;
+    let job = core.state.node.moves.jobs.find_mut(&name)?;
     let before = job.phase;
     let heard = job.hear(word, now_s, now_ms);
     let description = job.description();
@@ -77,7 +77,7 @@ pub fn hear_source(core: &mut Core, client: ClientId, word: Word) -> Option<()> 
     match heard {
         Ok(Some(answer)) => {
             let asked_us = core.state.clock.now().boot_us;
-            if let Some((_, import)) = core.state.slot_moves.import_of(client) {
+            if let Some((_, import)) = core.state.node.moves.import_of(client) {
                 import.asked_us = asked_us;
             }
             say(&mut core.state, client, answer);
@@ -94,7 +94,7 @@ pub fn hear_source(core: &mut Core, client: ClientId, word: Word) -> Option<()> 
             finish(core, &name, Phase::Failed, why);
         }
     }
-    core.state.slot_moves.is_due = true;
+    core.state.node.moves.is_due = true;
     Some(())
 }
 
@@ -107,7 +107,7 @@ fn say(state: &mut State, client: ClientId, word: Word) {
 
 /// Ends the connection of a job.
 pub(super) fn close(core: &mut Core, name: &NodeId) {
-    if let Some(import) = core.state.slot_moves.imports.remove(name) {
+    if let Some(import) = core.state.node.moves.imports.remove(name) {
         core.state.clients.close(import.client);
     }
 }
@@ -115,7 +115,7 @@ pub(super) fn close(core: &mut Core, name: &NodeId) {
 /// Continues all imports.
 pub(super) fn turn(core: &mut Core) {
     let jobs =
-        core.state.slot_moves.jobs.0.iter().filter(|job| job.is_import && !job.phase.is_finished());
+        core.state.node.moves.jobs.0.iter().filter(|job| job.is_import && !job.phase.is_finished());
     let names: Vec<NodeId> = jobs.map(|job| job.name).collect();
     for name in names {
         go_on(core, &name);
@@ -124,7 +124,7 @@ pub(super) fn turn(core: &mut Core) {
 
 fn go_on(core: &mut Core, name: &NodeId) {
     let is_replica = core.state.replication.is_replica();
-    let Some(job) = core.state.slot_moves.jobs.find(name) else { return };
+    let Some(job) = core.state.node.moves.jobs.find(name) else { return };
     let phase = job.phase;
     match phase {
         Phase::CleaningUp => {
@@ -145,7 +145,7 @@ fn go_on(core: &mut Core, name: &NodeId) {
     if is_replica {
         // The new primary deletes or completes the keys that have arrived.
         close(core, name);
-        if let Some(job) = core.state.slot_moves.jobs.find_mut(name) {
+        if let Some(job) = core.state.node.moves.jobs.find_mut(name) {
             (job.source, job.target) = (None, None);
         }
         return set_phase(&mut core.state, name, Phase::OccurringOnPrimary);
@@ -158,8 +158,8 @@ fn go_on(core: &mut Core, name: &NodeId) {
     }
     let now_s = core.state.now.unix_seconds();
     note_reads(&mut core.state, name, now_s);
-    let says = core.state.slot_moves.jobs.find(name).is_some_and(Job::says_ack);
-    if let Some(import) = core.state.slot_moves.imports.get_mut(name).filter(|_| says)
+    let says = core.state.node.moves.jobs.find(name).is_some_and(Job::says_ack);
+    if let Some(import) = core.state.node.moves.imports.get_mut(name).filter(|_| says)
         && now_s - import.said_s >= ACK_S
     {
         import.said_s = now_s;
@@ -171,7 +171,7 @@ fn go_on(core: &mut Core, name: &NodeId) {
 /// Notes whether bytes of the source have come: a large value may take longer than the time-out to
 /// arrive.
 fn note_reads(state: &mut State, name: &NodeId, now_s: i64) {
-    let Some(import) = state.slot_moves.imports.get_mut(name) else { return };
+    let Some(import) = state.node.moves.imports.get_mut(name) else { return };
     let heard = state.clients.get(import.client).map_or(0, |client| client.bytes_in);
     if heard != import.heard {
         state.stats.counters.slot_bytes_in += heard.saturating_sub(import.heard);
@@ -181,8 +181,8 @@ fn note_reads(state: &mut State, name: &NodeId, now_s: i64) {
 
 /// The reason why a job cannot continue. None: it can.
 fn failure(state: &State, name: &NodeId) -> Option<&'static str> {
-    let job = state.slot_moves.jobs.find(name)?;
-    let import = state.slot_moves.imports.get(name);
+    let job = state.node.moves.jobs.find(name)?;
+    let import = state.node.moves.imports.get(name);
     let client = import.and_then(|import| state.clients.get(import.client));
     if let Some(import) = import.filter(|import| import.has_failed) {
         return Some(if import.is_out_of_memory { OUT_OF_MEMORY } else { FAILED_COMMAND });
@@ -190,7 +190,7 @@ fn failure(state: &State, name: &NodeId) -> Option<&'static str> {
     if client.is_none_or(|client| client.is_closing()) {
         return Some(LOST);
     }
-    let cluster = state.cluster.as_deref()?;
+    let cluster = state.node.cluster.as_deref()?;
     let owner = cluster.owner_of_all(&job.slots);
     match owner {
         Some(owner) if Some(cluster.node(owner).id) == job.source => None,
@@ -201,26 +201,26 @@ fn failure(state: &State, name: &NodeId) -> Option<&'static str> {
 
 /// Takes the slots that the source has granted.
 fn take_over(core: &mut Core, name: &NodeId) {
-    if core.state.slot_moves.prevents_failover {
+    if core.state.node.moves.prevents_failover {
         return;
     }
     // The replica that takes over would not know of these slots.
-    if core.state.cluster.as_deref().is_some_and(Cluster::is_handing_over) {
+    if core.state.node.cluster.as_deref().is_some_and(Cluster::is_handing_over) {
         return finish(core, name, Phase::Failed, HANDED_OVER);
     }
     // The grant came after the request for it, and is valid for at least this time. Later, the
     // source may accept writes again.
     let now_us = core.state.clock.now().boot_us;
-    let import = core.state.slot_moves.imports.get(name);
+    let import = core.state.node.moves.imports.get(name);
     if import.is_none_or(|import| now_us - import.asked_us >= NEWS_MS * 1000) {
         return finish(core, name, Phase::Failed, PAUSE_OVER);
     }
-    let Some(job) = core.state.slot_moves.jobs.find(name) else { return };
+    let Some(job) = core.state.node.moves.jobs.find(name) else { return };
     let (slots, description) = (job.slots.clone(), job.description());
     let outside = core.state.outside();
-    let State { cluster, cluster_actions, .. } = &mut core.state;
+    let ThisNode { cluster, actions, .. } = &mut core.state.node;
     if let Some(cluster) = cluster {
-        cluster.take_slots_granted(&slots, &outside, cluster_actions);
+        cluster.take_slots_granted(&slots, &outside, actions);
     }
     notice!(
         core.state,
@@ -248,7 +248,7 @@ pub(super) fn repeat_finish(state: &mut State, name: &NodeId, phase: Phase, mess
 /// CLUSTER SYNCSLOTS FINISH: the primary, or the file being loaded, reports how a job has ended.
 /// False: no such job exists.
 pub fn finish_tracked(core: &mut Core, name: &NodeId, is_success: bool, message: &str) -> bool {
-    let Some(job) = core.state.slot_moves.jobs.find_mut(name) else { return false };
+    let Some(job) = core.state.node.moves.jobs.find_mut(name) else { return false };
     job.message = message.into();
     let phase = if is_success { Phase::Success } else { Phase::Failed };
     close(core, name);
