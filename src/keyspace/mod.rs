@@ -57,7 +57,7 @@ pub mod watch;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 pub use crate::clock::Expiry;
 use crate::clock::{Deadline, ExpiryBy, Now};
@@ -143,7 +143,7 @@ enum Cause {
 
 /// The keys that the running command has announced to change. None: it did not name them.
 #[cfg(debug_assertions)]
-pub type Announced = Option<BTreeSet<Vec<u8>>>;
+pub type Announced = Option<std::collections::BTreeSet<Vec<u8>>>;
 
 /// How look-ups and reads treat keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
